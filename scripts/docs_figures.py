@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cclf.analysis import figures, load
-from cclf.analysis.comparisons import mean_difference, means_over_training, pooled_deviation
+from cclf.analysis.comparisons import means_over_training, pooled_deviation
 from cclf.analysis.plotting import settings
 from cclf.analysis.published import score_range
-from cclf.analysis.runs import EvaluationRow
-from cclf.analysis.statistics import Interval
+from cclf.analysis.runs import ResultRow
+from cclf.analysis.statistics import Interval, bootstrap_statistic, mean_difference
 from cclf.analysis.styles import styles
 from cclf.analysis.suites import group_rows
 
@@ -27,17 +27,17 @@ MIN_SEEDS = 2  # of each method: one has no standard deviation
 MARKERS = "oDs^vP"  # color alone does not distinguish the methods
 
 
-def effect_sizes(rows: Sequence[EvaluationRow], method: str, baseline: str) -> dict[str, Interval]:
+def effect_sizes(rows: Sequence[ResultRow], method: str, baseline: str) -> dict[str, Interval]:
     """The difference in mean return of two methods on each task and profile, divided by the pooled
     standard deviation across seeds, with a 95 % interval.
 
     It compares means over training if runs were evaluated often enough, else the last evaluations;
     the label then says `end`.
     """
-    found = {}
+    sizes = {}
     for group in group_rows(rows):
         last = {at.task: at.scores for at in group.scores_at_steps if at.budget}
-        for task in group.tasks:
+        for task in group.by_task:
             when, scores = "", means_over_training(group, task)
             if not {method, baseline} <= scores.keys():
                 when, scores = ", end", last.get(task, {})
@@ -49,17 +49,17 @@ def effect_sizes(rows: Sequence[EvaluationRow], method: str, baseline: str) -> d
                 continue
             seeds = " and ".join(dict.fromkeys(str(len(part)) for part in (ours, theirs)))
             label = f"{task.partition('/')[2]}, {group.profile} ({seeds}{when})"
-            difference = mean_difference(ours, theirs)[:3]
-            found[label] = Interval(*(np.asarray(value / deviation) for value in difference))
-    return found
+            difference = bootstrap_statistic([ours, theirs], mean_difference)
+            sizes[label] = Interval(*(value / deviation for value in difference))
+    return sizes
 
 
 def final_scores(
-    rows: Sequence[EvaluationRow], methods: Sequence[str]
+    rows: Sequence[ResultRow], methods: Sequence[str]
 ) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     """The last return of each run on the scale of its task, by suite and profile, task and method.
-    Tasks with the highest mean score come first; tasks without a scale are left out."""
-    found = {}
+    Tasks with the highest mean score come first; tasks without a scale are excluded."""
+    by_suite = {}
     for group in group_rows(rows):
         last = {at.task: at.scores for at in group.scores_at_steps if at.budget}
         tasks = {}
@@ -77,10 +77,10 @@ def final_scores(
                 task: np.mean([score.mean() for score in scores.values()])
                 for task, scores in tasks.items()
             }
-            found[group.name] = {
+            by_suite[group.name] = {
                 task: tasks[task] for task in sorted(tasks, key=lambda task: -means[task])
             }
-    return found
+    return by_suite
 
 
 @settings()
@@ -114,21 +114,21 @@ def scores_by_task(
     return figure
 
 
-def draw_effect_sizes(rows: Sequence[EvaluationRow], method: str, baseline: str) -> "Figure":
-    found = effect_sizes(rows, method, baseline)
+def draw_effect_sizes(rows: Sequence[ResultRow], method: str, baseline: str) -> "Figure":
+    sizes = effect_sizes(rows, method, baseline)
     words = (
         f"{method} − {baseline} in standard deviations across seeds; 0: no difference\n"
         "(in brackets: seeds; “end”: of the last evaluation,\nelse of the mean over training)"
     )
-    method_styles = dict.fromkeys(found, styles([method])[method])
-    return figures.intervals(found, words, 0.0, method_styles, inches=7.0)
+    method_styles = dict.fromkeys(sizes, styles([method])[method])
+    return figures.intervals(sizes, words, 0.0, method_styles, inches=7.0)
 
 
 def draw_final_scores(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], profile: str, scale: str
+    rows: Sequence[ResultRow], methods: Sequence[str], profile: str, scale: str
 ) -> "Figure":
-    found = final_scores([row for row in rows if row.profile == profile], methods)
-    ((title, tasks),) = found.items()
+    scores = final_scores([row for row in rows if row.profile == profile], methods)
+    ((title, tasks),) = scores.items()
     return scores_by_task(tasks, title, f"{scale} (small: runs, large: their mean)")
 
 

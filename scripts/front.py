@@ -1,5 +1,5 @@
-"""Draws the pictures at the top of README, for light and for dark pages: a card of what an agent
-was curious about, and learning curves of CCLF beside its controls.
+"""Draws the pictures at the top of README, for light and dark pages: a card of the most curious
+sample of a run, and learning curves of CCLF and its controls.
 
     .venv/bin/cclf demo
     .venv/bin/python scripts/front.py runs/demo/minigrid/DoorKey-6x6/cclf/seed-3-*
@@ -27,48 +27,48 @@ SHOWN = ("minigrid/DoorKey-6x6", "entropy-0.01")  # of the curves: task and prof
 
 
 @settings()
-def card(look: ShownSample) -> Any:
+def card(sample: ShownSample) -> Any:
     """What it saw, how sure it was of it, and why."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.4, 3.3))
-    figure.text(0.02, 0.93, f"{percent(look.curiosity)} curious", fontsize=13, weight="bold")
-    words = textwrap.fill(sentence(look), 44)
+    figure.text(0.02, 0.93, f"{percent(sample.curiosity)} curious", fontsize=13, weight="bold")
+    words = textwrap.fill(sentence(sample), 44)
     figure.text(0.02, 0.89, words, fontsize=9.5, va="top", linespacing=1.35)
-    for place, (title, seen) in enumerate(
-        (("what it saw", look.now), ("what came next", look.following))
+    for place, (title, observation) in enumerate(
+        (("what it saw", sample.now), ("what came next", sample.following))
     ):
         left = 0.02 + 0.5 * place
         axis = figure.add_axes((left, 0.09, 0.46, 0.46))
-        axis.imshow(seen.frames[-1], interpolation="nearest")
+        axis.imshow(observation.frames[-1], interpolation="nearest")
         axis.axis("off")
         axis.set_title(title, fontsize=9, loc="left", pad=3)
         bar = figure.add_axes((left, 0.055, 0.46, 0.018))
         bar.barh([0], [1.0], color="#888888", alpha=0.35)
-        bar.barh([0], [seen.belief], color=RED)
+        bar.barh([0], [observation.belief], color=RED)
         bar.set_xlim(0.0, 1.0)
         bar.axis("off")
-        figure.text(left, 0.0, f"{percent(seen.belief)} sure", fontsize=9)
+        figure.text(left, 0.0, f"{percent(observation.belief)} sure", fontsize=9)
     return figure
 
 
-def sentence(look: ShownSample) -> str:
+def sentence(sample: ShownSample) -> str:
     """What happened and how sure the agent was, for readers who know no equation."""
-    parts = [f"Its next move: {look.action}."]
-    if look.step is not None:
-        steps = f"After {look.step} step{'s' * (look.step > 1)} of a game."
-        parts.insert(0, steps if look.step else "At the start of a game.")
-    if look.reward > 0:
+    parts = [f"Its next move: {sample.action}."]
+    if sample.step is not None:
+        steps = f"After {sample.step} step{'s' * (sample.step > 1)} of a game."
+        parts.insert(0, steps if sample.step else "At the start of a game.")
+    if sample.reward > 0:
         parts.append("That reached the goal.")
-    if look.copies is not None:
-        copies, batch = look.copies
+    if sample.copies is not None:
+        copies, batch = sample.copies
         parts.append(
             f"{copies} of the {batch} moments it was asked about look exactly like this, so it "
             f"can be {percent(1 / copies)} sure at most."
             if copies > 1
             else f"No other of the {batch} moments it was asked about looks like this."
         )
-    parts.append(f"It was {percent(look.now.belief)} sure.")
+    parts.append(f"It was {percent(sample.now.belief)} sure.")
     return " ".join(parts)
 
 
@@ -79,13 +79,13 @@ def draw_curves() -> Any:
         for row in load.read(ROOT / "results" / "curiosity")
         if (row.task, row.profile) == SHOWN and row.method in CONTROLS
     ]
-    found = {method: curves.curves(rows)[method] for method in CONTROLS}
+    drawn = {method: curves.curves(rows)[method] for method in CONTROLS}
     drawing = figures.learning_curves(
-        {"DoorKey-6x6": found}, legend=False, method_styles=styles(CONTROLS)
+        {"DoorKey-6x6": drawn}, legend=False, method_styles=styles(CONTROLS)
     )
     drawing.set_size_inches(5.2, 3.3)
     (axis,) = drawing.axes
-    for line, (method, curve) in zip(axis.lines, found.items(), strict=True):
+    for line, (method, curve) in zip(axis.lines, drawn.items(), strict=True):
         line.set_label(f"{method} ({len(curve.seeds)} seeds)")
     axis.legend(loc="upper left", frameon=False, fontsize=9.5, handlelength=2.6)
     axis.tick_params(labelsize=9)

@@ -21,7 +21,7 @@ from cclf.algorithms.mrq.mrq import MrQ
 from cclf.algorithms.rainbow.rainbow import RainbowLoss
 from cclf.algorithms.registry import find_algorithm
 from cclf.algorithms.sac.sac import SAC
-from cclf.analysis.runs import EvaluationRow
+from cclf.analysis.runs import ResultRow
 from cclf.commands.train import train_config
 from cclf.storage.tables import EVAL_COLUMNS
 
@@ -195,7 +195,7 @@ def test_every_column_of_a_table_is_explained():
         word for cell in columns(DOCS / "protocol.md", "column") for word in code_words(cell)
     }
     written = {*EVAL_COLUMNS, "episode_return", "gradient_norm", "priority_entropy_share"}
-    written |= set(EvaluationRow._fields)
+    written |= set(ResultRow._fields)
     for algorithm in (SAC, DrQv2, MrQ, A2C, RainbowLoss):
         written |= set(algorithm.metric_names)
     assert explained == written

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from cclf import presets
-from cclf.analysis.runs import EvaluationRow
+from cclf.analysis.runs import ResultRow
 
 TASK = "minigrid/DoorKey-6x6"
 EVAL_HEADER = "env_steps,agent_steps,updates,return_mean,return_std,episodes,wall_seconds,returns"
@@ -23,14 +23,14 @@ def row(
     device: str = "cpu x1",
     state: str = "done",
     profile: str = "entropy-0.01",
-) -> EvaluationRow:
+) -> ResultRow:
     clocks = (env_steps, env_steps // repeat, env_steps // 128)
-    return EvaluationRow(
+    return ResultRow(
         task, method, profile, seed, *clocks, value, 0.1, episodes, seconds, device, "abc", state
     )
 
 
-def runs_of(method: str, values: list[float], **fields: object) -> list[EvaluationRow]:
+def runs_of(method: str, values: list[float], **fields: object) -> list[ResultRow]:
     """One final evaluation per seed."""
     return [row(method, seed, value=value, **fields) for seed, value in enumerate(values, 1)]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import gymnasium
     from pandas import DataFrame
 
-    from cclf.analysis.runs import EvaluationRow
+    from cclf.analysis.runs import ResultRow
     from cclf.trained_agent import TrainedAgent
     from cclf.training.callbacks import EvaluationInfo, StepInfo
 
@@ -217,7 +217,7 @@ def _require_pandas(wanted: bool) -> None:
         require_extras("pandas=True", ["pandas"])
 
 
-def _to_records(rows: "Iterable[EvaluationRow]", pandas: bool) -> "Records | DataFrame":
+def _to_records(rows: "Iterable[ResultRow]", pandas: bool) -> "Records | DataFrame":
     records = [row._asdict() for row in rows]
     if not pandas:
         return records

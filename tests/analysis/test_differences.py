@@ -4,13 +4,13 @@ import pytest
 
 from cclf.analysis import verdicts
 from cclf.analysis.comparisons import across_tasks_table, differences_table
-from cclf.analysis.runs import EvaluationRow
+from cclf.analysis.runs import ResultRow
 from cclf.analysis.suites import aggregate_scores, group_rows
 from cclf.analysis.table import Table
 from tiny_rows import runs_of
 
 
-def table(*runs: list[EvaluationRow]) -> Table:
+def table(*runs: list[ResultRow]) -> Table:
     (group,) = group_rows([row for some in runs for row in some])
     return differences_table(group)
 
@@ -45,13 +45,13 @@ def test_few_seeds_are_not_bold_and_nothing_to_compare_is_no_table() -> None:
     assert table(runs_of("re3", [0.8, 0.9])).rows == []
 
 
-def across(*runs: list[EvaluationRow]) -> Table:
+def across(*runs: list[ResultRow]) -> Table:
     (group,) = group_rows([row for some in runs for row in some])
     (aggregate,) = aggregate_scores(group)
     return across_tasks_table(aggregate)
 
 
-def on_two_tasks(method: str, first: list[float], second: list[float]) -> list[EvaluationRow]:
+def on_two_tasks(method: str, first: list[float], second: list[float]) -> list[ResultRow]:
     return runs_of(method, first) + runs_of(method, second, task="minigrid/Empty-16x16")
 
 

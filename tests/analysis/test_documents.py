@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cclf.analysis import documents, load, report, report_files, runs, statistics
+from cclf.analysis import load, report, report_files, runs, statistics
 
 ROOT = Path(__file__).parents[2]
 MARK = "\n<!-- table "
 MADE = sorted(
     path
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
-    if documents.has_placeholders(path.read_text(encoding="utf-8"))
+    if report_files.END in path.read_text(encoding="utf-8")
 )
 
 
 @cache
-def composed() -> report.Report:
+def composed() -> report.ReportContent:
     return report.build_report(ROOT / "results")
 
 
@@ -37,7 +37,7 @@ def test_the_pages_of_results_have_tables_that_a_command_writes() -> None:
 def test_a_document_holds_what_the_command_gives(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     command = "`cclf report results --markdown`"
-    assert documents.fill_placeholders(text, tables()) == text, (
+    assert report_files.fill_placeholders(text, tables()) == text, (
         f"{path.name} is old: run {command} or make docs"
     )
 
@@ -47,7 +47,7 @@ def test_a_changed_figure_is_noticed(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     begin = text.index("|", text.index(MARK))
     other = text[:begin] + text[begin:].replace("0", "1", 1)
-    assert documents.fill_placeholders(other, tables()) == text
+    assert report_files.fill_placeholders(other, tables()) == text
 
 
 # --- figures in sentences ---
@@ -66,7 +66,7 @@ EXPLORED = {
 def sentences(name: str) -> str:
     """A document's words outside its tables, on one line."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return " ".join(re.sub(rf"{MARK}.*?{documents.END}", "", text, flags=re.DOTALL).split())
+    return " ".join(re.sub(rf"{MARK}.*?{report_files.END}", "", text, flags=re.DOTALL).split())
 
 
 def printed(value: float, like: str) -> str:
@@ -108,7 +108,7 @@ def final_returns(folder: str, profile: str, task: str, method: str) -> np.ndarr
     return runs.score_matrix([row for row in rows if row.task == task], [method], budget)[method]
 
 
-def last_step(rows: list[runs.EvaluationRow], task: str) -> runs.StepBudget:
+def last_step(rows: list[runs.ResultRow], task: str) -> runs.StepBudget:
     return runs.StepBudget("env_steps", max(row.env_steps for row in rows if row.task == task))
 
 

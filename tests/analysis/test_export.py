@@ -18,10 +18,9 @@ import torch
 from markdown_it import MarkdownIt
 from safetensors.torch import save
 
-from cclf import __version__, export, load, model_card
+from cclf import __version__, export, load, model_card, share
 from cclf.algorithms.a2c.networks import grid_windows
 from cclf.algorithms.sac import sac
-from cclf.analysis import share
 from cclf.cli import main
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.analysis import curves, figures, load, render, styles
+from cclf.analysis import (
+    curves,
+    figures,
+    load,
+    render,
+    report,
+    report_files,
+    styles,
+    verdicts,
+)
 from cclf.analysis.table import Cell, Entry, Table
 from cclf.analysis.verdicts import Verdict
 from tiny_rows import TASK, row
@@ -208,6 +217,18 @@ def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:
     assert curves.with_published(others) == others, "nobody asked for DrQ-v2"
 
 
+def test_logged_quantity_is_drawn_from_zero_with_its_name_only_among_several() -> None:
+    """Otherwise an axis from 0.9999998 to 1 shows noise as a trend."""
+    series = {name: [(np.array([10.0, 20.0]), np.array([0.98, 0.97]))] for name in ("c", "c′")}
+    one = figures.over_training({"c": series["c"]}, "curiosity").axes[0]
+    both = figures.over_training(series, "curiosity", reference_value=0.75).axes[0]
+    low, high = one.get_ylim()
+    assert (low, high > 0.98, high < 1.2) == (0.0, True, True)
+    assert both.get_ylim() == (0.0, pytest.approx(1.62))
+    assert one.get_legend() is None
+    assert [text.get_text() for text in both.get_legend().get_texts()] == ["c", "c′"]
+
+
 def test_few_values_are_groups_of_their_own() -> None:
     """Most transitions are in their batch once: by size alone they would all be one group."""
     copies = np.array([1.0] * 99 + [2.0])
@@ -235,23 +256,12 @@ def test_figures_become_svg_that_takes_the_colour_of_the_page() -> None:
 
 
 def page_of(*tables: Table, title: str = "title") -> str:
-    shown = [render.html_table(table) for table in tables]
-    section = {"title": title, "text": title, "about": "", "is_open": True}
-    section |= {
-        "tables": shown,
-        "figures": [render.HtmlFigure(title, [], {title: styles.Style("")})],
-    }
-    parts = [{"name": "", "about": "", "sections": [section]}]
-    verdict = Verdict("held", title)
-    claims = {title: [(title, verdict, title)]}
-    return render.render(
-        "report.html",
-        title=title,
-        tiles=[(title,) * 3],
-        claims=claims,
-        undecided=claims,
-        parts=parts,
-    )
+    grid = figures.FigureGrid(title, {}, {title: styles.Style("")})
+    section = report.Section(title, title, [grid], tables, is_open=True)
+    claim = verdicts.claims("cost")[0]._replace(text=title)
+    claims = {"cost": {title: [(claim, Verdict("held", title))]}}
+    part = report.ReportPart(title, {}, claims, [section])
+    return report_files.to_html(report.ReportContent(title, [part]))
 
 
 def test_text_from_runs_is_escaped_in_pages() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cclf import cli
 from cclf.analysis import load, runs
-from cclf.analysis.runs import EvaluationRow, StepBudget
+from cclf.analysis.runs import ResultRow, StepBudget
 from cclf.errors import ConfigError
 from tiny_rows import TASK, row, runs_of, write_run
 
@@ -48,7 +48,7 @@ def test_results_keep_long_evaluations_that_not_every_run_has(tmp_path: Path) ->
     assert collect(runs, out) == 0
     write_run(runs, "cclf", 2, evaluations={400_000: 0.6})  # played ten episodes at its end
     assert collect(runs, out) == 0
-    kept = [(each.seed, each.episodes, each.return_mean) for each in load.read_all(out)]
+    kept = [(each.seed, each.episodes, each.return_mean) for each in load.read_source(out).rows]
     assert kept == [(1, 10, 0.5), (1, 100, 0.7), (2, 10, 0.6)]
     assert [each.return_mean for each in load.read(out)] == [0.5, 0.6], "those that both have"
 
@@ -72,7 +72,7 @@ def test_runs_are_read_with_clocks_machine_commit_and_state(tmp_path: Path) -> N
     write_run(tmp_path, "re3", 3, evaluations={12800: 0.25})
     (tmp_path / "not-a-run").mkdir()
     (tmp_path / "not-a-run" / "config.json").write_text("{}")
-    expected = EvaluationRow(
+    expected = ResultRow(
         TASK,
         "re3",
         "entropy-0.01",
@@ -167,7 +167,7 @@ def test_of_two_evaluations_at_one_moment_the_longer_stays() -> None:
     assert list(runs.runs([long, short]).values()) == [[long]]
 
 
-def refused(rows: list[EvaluationRow], words: str, tmp_path: Path) -> None:
+def refused(rows: list[ResultRow], words: str, tmp_path: Path) -> None:
     load.write_results(rows, tmp_path)
     with pytest.raises(ConfigError, match=words) as error:
         load.read(tmp_path)
@@ -232,7 +232,7 @@ def test_the_same_run_in_two_places_is_refused(tmp_path: Path) -> None:
 
 def results_file(state: str = "done", without_state: bool = False) -> dict[str, str]:
     line = [*map(str, row(state=state))][: -1 if without_state else None]
-    return {"a.csv": "\n".join(map(",".join, (EvaluationRow._fields, line))) + "\n"}
+    return {"a.csv": "\n".join(map(",".join, (ResultRow._fields, line))) + "\n"}
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def results_file(state: str = "done", without_state: bool = False) -> dict[str, 
         ({}, "holds neither runs"),
         ({"a.csv": "task,method\n"}, "column .* is missing"),
         (
-            {"a.csv": ",".join(EvaluationRow._fields) + "\n" + ",".join(["x"] * 14) + "\n"},
+            {"a.csv": ",".join(ResultRow._fields) + "\n" + ",".join(["x"] * 14) + "\n"},
             "a.csv, line 2",
         ),
         ({"config.json": "{", "eval.csv": "", "manifest.json": "{}"}, "cannot read .*config.json"),
@@ -304,7 +304,7 @@ def test_lowest_return_of_a_task_where_nothing_was_evaluated_is_zero() -> None:
 
 def atari(
     seed: int, *values: float, final: float | None = None, state: str = "done"
-) -> list[EvaluationRow]:
+) -> list[ResultRow]:
     """Evaluations of 10 episodes every 10K agent steps, and a longer one of the last agent."""
     rows = [
         row("curl", seed, 40_000 * n, value, task="atari/Pong", repeat=4, episodes=10)

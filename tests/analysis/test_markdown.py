@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from cclf import cli
-from cclf.analysis import documents, load, render
+from cclf.analysis import load, render, report_files
 from cclf.analysis.table import Cell, Entry, Table
 from cclf.errors import ConfigError
 from tiny_rows import runs_of
@@ -59,7 +59,7 @@ def test_tasks_stand_across_where_methods_are_more() -> None:
 def test_text_from_runs_stays_text() -> None:
     text = table((Cell("a|b"), Cell("<!-- end of table --> *x* `y`")))
     assert "a\\|b" in text
-    assert documents.END not in text
+    assert report_files.END not in text
     assert "\\*x\\* \\`y\\`" in text
 
 
@@ -113,22 +113,22 @@ def test_intervals_and_names_stay_as_they_are(text: str) -> None:
 
 
 def test_marked_places_are_filled_and_nothing_else_changes() -> None:
-    new = documents.fill_placeholders(PLACE, {"a": "new\n", "b": "other\n"})
+    new = report_files.fill_placeholders(PLACE, {"a": "new\n", "b": "other\n"})
     assert new == PLACE.replace("old", "new")
-    assert documents.fill_placeholders(new, {"a": "new\n"}) == new
+    assert report_files.fill_placeholders(new, {"a": "new\n"}) == new
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (PLACE.replace("table a", "table aa"), "no table is called 'aa' here; did you mean a\\?"),
-        (PLACE.replace(documents.END, ""), "the place for table a has no end"),
-        (PLACE.replace(documents.END, "") + PLACE, "the place for table a has no end"),
+        (PLACE.replace(report_files.END, ""), "the place for table a has no end"),
+        (PLACE.replace(report_files.END, "") + PLACE, "the place for table a has no end"),
     ],
 )
 def test_places_that_cannot_be_filled_are_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        documents.fill_placeholders(text, {"a": "new\n"})
+        report_files.fill_placeholders(text, {"a": "new\n"})
 
 
 def test_all_verdicts_are_one_table_and_one_bad_document_changes_none(tmp_path: Path) -> None:

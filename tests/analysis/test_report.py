@@ -9,8 +9,8 @@ import pytest
 
 from browser import Page
 from cclf import cli
-from cclf.analysis import load, render, report, report_files
-from cclf.analysis.table import Cell
+from cclf.analysis import load, report, report_files
+from cclf.analysis.table import Cell, Entry, Table
 from cclf.errors import ConfigError
 from tiny_rows import TASK, row, runs_of, write_run
 
@@ -154,16 +154,14 @@ def test_a_table_that_is_wider_than_its_place_says_so_and_no_other(
     tab: Page, tmp_path: Path
 ) -> None:
     """Without a script: the hint is as high as a line, or has no height at all."""
-    row = Cell("0.930 ± 0.011")
     tables = [
-        render.HtmlTable("", "", (Cell("method"),) * n, [(row,) * n] * 3) for n in range(1, 16)
+        Table("t", [Entry((Cell("0.930 ± 0.011"),) * n, {})] * 3, ("method",) * n)
+        for n in range(1, 16)
     ]
-    section = {"title": "tables", "text": "", "about": "", "is_open": True}
-    part = {"name": "", "about": "", "sections": [section | {"tables": tables, "figures": []}]}
+    section = report.Section("tables", tables=tables, is_open=True)
+    part = report.ReportPart("", {}, {}, [section])
     out = tmp_path / "tables.html"
-    out.write_text(
-        render.render("report.html", title="t", tiles=[], claims={}, undecided={}, parts=[part])
-    )
+    out.write_text(report_files.to_html(report.ReportContent("t", [part])))
     for width, fitting in ((1100, 8), (390, 2)):
         tab.open(out, width)
         found = tab.evaluate(
@@ -182,7 +180,7 @@ def test_the_panels_of_a_task_have_the_same_axes(tmp_path: Path) -> None:
     rows += [row("cclf", 1, n, 0.1, task="minigrid/Empty-16x16") for n in (200_000, 300_000)]
     load.write_results(rows, tmp_path)
     (part,) = report.build_report(tmp_path).parts
-    axes = {title: draw().axes[0] for title, draw in part.figures[0].panels.items()}
+    axes = {title: draw().axes[0] for title, draw in part.sections[0].figures[0].panels.items()}
     first, second, other = (
         (axes[title].get_xlim(), axes[title].get_ylim())
         for title in (f"{TASK}, entropy-0.01", f"{TASK}, entropy-0.001", EMPTY)
@@ -251,7 +249,7 @@ def test_a_legend_names_the_methods_that_are_drawn(tmp_path: Path) -> None:
     other = row("re3", 1, 400_000, 0.5, task="minigrid/Empty-16x16")
     load.write_results([row("cclf", 1, n, 0.5) for n in (200_000, 400_000)] + [other], tmp_path)
     (part,) = report.build_report(tmp_path).parts
-    assert list(part.figures[0].styles) == ["cclf"]
+    assert list(part.sections[0].figures[0].styles) == ["cclf"]
 
 
 def test_a_profile_without_results_of_a_claim_is_no_column(tmp_path: Path) -> None:

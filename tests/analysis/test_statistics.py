@@ -28,7 +28,9 @@ def test_estimates_and_intervals_equal_rliables(name: str) -> None:
 
 def test_probability_of_improvement_equals_rliables() -> None:
     agrees(
-        statistics.improvement_interval(X, Y, resamples=50_000),
+        statistics.bootstrap_statistic(
+            [X, Y], statistics.probability_of_improvement, resamples=50_000
+        ),
         GOLDEN["probability_of_improvement"],
     )
 
@@ -102,7 +104,7 @@ def test_one_run_on_several_tasks_has_an_interval_over_tasks_that_methods_share(
         [x, y], lambda parts: statistics.mean(parts[1]) - statistics.mean(parts[0])
     )
     assert (float(gap.low), float(gap.high)) == pytest.approx((0.5, 0.5)), "the same tasks for both"
-    better = statistics.improvement_interval(y, x)
+    better = statistics.bootstrap_statistic([y, x], statistics.probability_of_improvement)
     assert (float(better.low), float(better.high)) == (1.0, 1.0)
     band = statistics.performance_profile(x, np.array([0.5]))
     assert (float(band.low[0]), float(band.high[0])) == (0.0, 1.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cclf.analysis import load, verdicts
-from cclf.analysis.runs import EvaluationRow, StepBudget
+from cclf.analysis.runs import ResultRow, StepBudget
 from cclf.analysis.verdicts import Claim, Verdict, evaluate_claim
 from cclf.errors import ConfigError
 from tiny_rows import TASK, row, runs_of
@@ -113,7 +113,7 @@ def test_failed_runs_weigh_on_their_method() -> None:
 
 def curve(
     method: str, seed: int, reached_at: int | None, episodes_every: int = 100_000
-) -> list[EvaluationRow]:
+) -> list[ResultRow]:
     steps = range(episodes_every, 400_001, episodes_every)
     return [
         row(method, seed, s, 1.0 if reached_at is not None and s >= reached_at else 0.0)
@@ -191,7 +191,7 @@ def test_profiles_are_not_mixed() -> None:
 
 def test_an_average_is_of_all_evaluations_until_the_clock_and_a_failed_run_has_the_lowest() -> None:
     # Both end at 0.9, and have 0 half-way or 0.5; what comes after the clock does not count.
-    def curve(method: str, half_way: float, seed: int) -> list[EvaluationRow]:
+    def curve(method: str, half_way: float, seed: int) -> list[ResultRow]:
         moments = ((200_000, half_way), (400_000, 0.9), (800_000, 1.0))
         return [
             row(method=method, seed=seed, env_steps=steps, value=value) for steps, value in moments

@@ -2,15 +2,15 @@
 return."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from cclf.analysis import runs, statistics
-from cclf.analysis.runs import EvaluationRow, StepBudget
+from cclf.analysis.runs import ResultRow, StepBudget
+from cclf.analysis.statistics import Interval, mean_difference
 from cclf.analysis.suites import Aggregate, SuiteResults
-from cclf.analysis.table import Cell, Entry, Table, Value, format_interval, format_number
+from cclf.analysis.table import Cell, Entry, Record, Table, format_number, interval_cell
 from cclf.analysis.tables import budget_columns, short_task
 from cclf.analysis.verdicts import MIN_SEEDS, TABLES, claims
 from cclf.errors import ConfigError
@@ -21,29 +21,13 @@ NEAR_BEST = 0.9  # share of the way from the lowest return to the best final mea
 BOLD = f"In bold: 0 is outside the interval, and both methods have {MIN_SEEDS} seeds or more."
 
 
-class Difference(NamedTuple):
-    """A difference of two means with its 95 % interval; `significant` if 0 is outside the interval
-    and both methods have enough seeds."""
-
-    estimate: float
-    low: float
-    high: float
-    significant: bool
-
-    def cell(self, *notes: str) -> Cell:
-        interval = format_interval(self.low, self.high)
-        style = "best" if self.significant else ""
-        return Cell(format_number(self.estimate), (interval, *notes), style)
-
-
-def mean_difference(ours: np.ndarray, theirs: np.ndarray) -> Difference:
-    """The mean of `ours` minus the mean of `theirs`, (runs, 1) each."""
-    interval = statistics.bootstrap_statistic(
-        [ours, theirs], lambda parts: statistics.mean(parts[0]) - statistics.mean(parts[1])
-    )
-    estimate, low, high = (float(value) for value in interval)
-    significant = min(len(ours), len(theirs)) >= MIN_SEEDS and not low <= 0 <= high
-    return Difference(estimate, low, high, significant)
+def difference_cell(
+    difference: Interval, ours: np.ndarray, theirs: np.ndarray, *notes: str
+) -> Cell:
+    """In bold if the difference is significant."""
+    enough_seeds = min(len(ours), len(theirs)) >= MIN_SEEDS
+    significant = enough_seeds and not difference.low <= 0 <= difference.high
+    return interval_cell(difference, *notes, style="best" if significant else "")
 
 
 def cohens_d(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -69,15 +53,18 @@ def pooled_deviation(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 def differences_table(group: SuiteResults) -> Table:
     """CCLF against each method with two seeds or more; without entries if there is none."""
-    entries, compared = [], set()
+    entries = []
     for line in group.scores_at_steps:
         ours = line.scores.get(REFERENCE_METHOD, np.empty((0, 1)))
         for baseline in group.methods:
             theirs = line.scores[baseline]
             if baseline == REFERENCE_METHOD or min(len(ours), len(theirs)) < 2:
                 continue
-            difference, d = mean_difference(ours, theirs), cohens_d(ours, theirs)
-            record: dict[str, Value] = {
+            difference, d = (
+                statistics.bootstrap_statistic([ours, theirs], mean_difference),
+                cohens_d(ours, theirs),
+            )
+            record: Record = {
                 "task": line.task,
                 "profile": group.profile,
                 **budget_columns(line),
@@ -85,35 +72,25 @@ def differences_table(group: SuiteResults) -> Table:
                 "rival": baseline,
                 "seeds": len(ours),
                 "rival_seeds": len(theirs),
-                "difference": difference.estimate,
-                "low": difference.low,
-                "high": difference.high,
+                **difference.columns("difference"),
                 "d": d,
             }
             label = (Cell(short_task(line.task), (line.label,)),)
-            cell = difference.cell(f"d {format_number(d)}")
+            cell = difference_cell(difference, ours, theirs, f"d {format_number(d)}")
             entries.append(Entry(label, record, baseline, cell))
-            compared.add(baseline)
     caption = (
         f"difference in mean return, {REFERENCE_METHOD} − each method, with its 95 % interval; d: "
-        f"the difference divided by the pooled standard deviation across seeds. {BOLD}"
+        "the difference divided by the pooled standard deviation across seeds."
     )
     name, title = f"differences-{group.suite}-{group.profile}", "Difference to other methods"
+    compared = {entry.column for entry in entries}
     columns = tuple(method for method in group.methods if method in compared)
-    return Table(name, entries, ("task",), columns, title, group.name, caption)
-
-
-def _iqm_difference(pair: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(statistics.iqm(pair[0]) - statistics.iqm(pair[1]))
-
-
-def _win_probability(pair: Sequence[np.ndarray]) -> np.ndarray:
-    return statistics.probability_of_improvement(pair[0], pair[1])
+    return Table(name, entries, ("task",), columns, title, group.name, caption, BOLD)
 
 
 ACROSS_TASKS = {
-    f"IQM, {REFERENCE_METHOD} − method": _iqm_difference,
-    "probability of improvement": _win_probability,
+    f"IQM, {REFERENCE_METHOD} − method": statistics.iqm_difference,
+    "probability of improvement": statistics.probability_of_improvement,
 }
 
 
@@ -129,8 +106,7 @@ def across_tasks_table(aggregate: Aggregate) -> Table:
         units[baseline] = statistics.resampled_unit([ours, theirs])
         for quantity, statistic in ACROSS_TASKS.items():
             interval = statistics.bootstrap_statistic([ours, theirs], statistic)
-            estimate, low, high = (float(value) for value in interval)
-            record: dict[str, Value] = {
+            record: Record = {
                 "suite": aggregate.suite,
                 "profile": aggregate.profile,
                 "when": aggregate.when,
@@ -139,13 +115,10 @@ def across_tasks_table(aggregate: Aggregate) -> Table:
                 "seeds": len(ours),
                 "rival_seeds": len(theirs),
                 "quantity": quantity,
-                "estimate": estimate,
-                "low": low,
-                "high": high,
+                **interval.columns(),
                 "interval_over": units[baseline],
             }
-            cell = Cell(format_number(estimate), (format_interval(low, high),))
-            entries.append(Entry((Cell(baseline),), record, quantity, cell))
+            entries.append(Entry((Cell(baseline),), record, quantity, interval_cell(interval)))
         won = int((ours.mean(axis=0) > theirs.mean(axis=0)).sum())
         cell = Cell(f"{won} of {ours.shape[1]}")
         entries.append(Entry((Cell(baseline),), None, "tasks won", cell))
@@ -159,7 +132,7 @@ def across_tasks_table(aggregate: Aggregate) -> Table:
         caption += (
             f" One of the two has one seed, so intervals resample the tasks: {', '.join(single)}."
         )
-    name = f"beside {aggregate.about.replace(',', '')}"  # documents refer to it by this name
+    name = f"comparison {aggregate.about.replace(',', '')}"  # documents refer to it by this name
     title = f"{REFERENCE_METHOD} and other methods across tasks"
     columns = (*ACROSS_TASKS, "tasks won")
     return Table(name, entries, ("method",), columns, title, aggregate.about, caption)
@@ -169,80 +142,76 @@ def steps_table(group: SuiteResults) -> Table:
     """Median steps until runs come near the best final return, how many reach it, and how many
     fall below half of it again."""
     lowest, claimed = runs.lowest_returns(group.rows), _claimed_returns(group.suite)
-    entries = []
+    entries, uncompared = [], []
     for task, by_run in group.runs_by_task.items():
         budgets = group.report_steps[task]
         if not budgets or all(len(evaluations) == 1 for evaluations in by_run.values()):
             continue  # not finished, or evaluated at the end only
         try:
             runs.check_same_evaluation_steps(by_run)
-        except ConfigError as error:
-            entries.append(Entry((Cell(short_task(task), (str(error),), "word"),)))
+        except ConfigError:
+            uncompared.append(short_task(task))
             continue
         final = runs.score_matrix(group.by_task[task], group.methods, {task: budgets[-1]})
         best = max(float(statistics.mean(scores)) for scores in final.values() if len(scores))
         progress = best - lowest[task]
         threshold = claimed.get(task, lowest[task] + NEAR_BEST * progress)
         label = (Cell(short_task(task), (f"to a return of {format_number(threshold)}",)),)
+        ended = [
+            (key.method, evaluations)
+            for key, evaluations in by_run.items()
+            if runs.evaluation_at(evaluations, budgets[-1]) or evaluations[-1].state == "failed"
+        ]
         for method in group.methods:
-            ended = [
-                evaluations
-                for key, evaluations in by_run.items()
-                if key.method == method
-                and (
-                    runs.evaluation_at(evaluations, budgets[-1])
-                    or evaluations[-1].state == "failed"
-                )
-            ]
-            if not ended:
+            histories = [evaluations for other, evaluations in ended if other == method]
+            if not histories:
                 continue
-            steps = [runs.steps_to(evaluations, threshold) for evaluations in ended]
+            steps = [runs.steps_to(evaluations, threshold) for evaluations in histories]
             reached, median = int(np.isfinite(steps).sum()), float(np.median(steps))
             half = lowest[task] + 0.5 * progress
             lost = sum(
                 step < np.inf and (last.state == "failed" or last.return_mean < half)
-                for step, (*_, last) in zip(steps, ended, strict=True)
+                for step, (*_, last) in zip(steps, histories, strict=True)
             )
-            share = statistics.wilson_interval(reached, len(ended))
-            record: dict[str, Value] = {
+            share = statistics.wilson_interval(reached, len(histories))
+            record: Record = {
                 "task": task,
                 "profile": group.profile,
                 "threshold": threshold,
                 "method": method,
-                "runs": len(ended),
+                "runs": len(histories),
                 "median_env_steps": median,
                 "reached": reached,
                 "reached_low": float(share.low),
                 "reached_high": float(share.high),
                 "lost": lost,
             }
-            notes = (f"{reached} of {len(ended)} runs", *[f"{lost} lost it again"] * bool(lost))
+            notes = (f"{reached} of {len(histories)} runs", *[f"{lost} lost it again"] * bool(lost))
             entries.append(Entry(label, record, method, Cell(format_number(median), notes)))
     name, title = f"steps-{group.suite}-{group.profile}", "Steps to a return"
-    caption = _steps_caption(group, claimed)
-    return Table(name, entries, ("task",), tuple(group.methods), title, group.name, caption)
-
-
-def _steps_caption(group: SuiteResults, claimed: Mapping[str, float]) -> str:
     way = "of the way from the task's lowest return to the best method's final mean"
     named = "the one that a claim names" if claimed else ""
-    near = f"nine tenths {way}" if set(group.tasks) - set(claimed) else ""
-    return (
+    near = f"nine tenths {way}" if set(group.by_task) - set(claimed) else ""
+    caption = (
         f"median environment steps to a return, {', or else '.join(filter(None, (named, near)))}. "
         f"A run that does not reach it counts as infinity. Lost: ended below half {way}."
     )
+    if uncompared:
+        caption += f" Evaluated at different steps, so not compared: {', '.join(uncompared)}."
+    return Table(name, entries, ("task",), tuple(group.methods), title, group.name, caption)
 
 
 def _claimed_returns(suite: str) -> dict[str, float]:
     """By task the highest return that a claim about steps names, so that the table and the verdicts
     agree."""
-    returns: dict[str, float] = {}
-    for claim in (claim for table in TABLES for claim in claims(table)):
-        if claim.measure == "steps" and claim.threshold is not None:
-            for task in claim.tasks:
-                if task.startswith(f"{suite}/"):
-                    returns[task] = max(claim.threshold, returns.get(task, claim.threshold))
-    return returns
+    claimed = [
+        (task, claim.threshold)
+        for table in TABLES
+        for claim in claims(table)
+        for task in claim.tasks
+        if claim.measure == "steps" and claim.threshold and task.startswith(f"{suite}/")
+    ]
+    return dict(sorted(claimed))  # the highest comes last
 
 
 BASELINES = ("cclf", "curl")  # the paper's method, and the same without curiosity
@@ -252,51 +221,51 @@ def over_training_table(group: SuiteResults) -> Table:
     """Mean returns over training, on tasks where at least two methods have two seeds that were
     evaluated at the same steps."""
     entries = []
-    columns = [f"{baseline} − method" for baseline in BASELINES]
-    for task in group.tasks:
+    for task in group.by_task:
         means = means_over_training(group, task)
         if len(means) < 2:
             continue
         for method, scores in means.items():
             interval = statistics.interval(scores, statistics.mean)
-            mean, low, high = (float(value) for value in interval)
-            record: dict[str, Value] = {
+            record: Record = {
                 "task": task,
                 "profile": group.profile,
                 "method": method,
                 "seeds": len(scores),
-                "mean": mean,
-                "low": low,
-                "high": high,
+                **interval.columns("mean"),
             }
-            mean_cell = Cell(format_number(mean), (format_interval(low, high),))
-            label = (Cell(method), Cell(short_task(task)), Cell(str(len(scores))), mean_cell)
-            cells = []
+            seeds = Cell(str(len(scores)))
+            label = (Cell(method), Cell(short_task(task)), seeds, interval_cell(interval))
+            row = [Entry(label, record)]
             for baseline in BASELINES:
-                difference = None
+                names = [f"{baseline}_less_it{end}" for end in ("", "_low", "_high")]
+                record |= dict.fromkeys(names, np.nan)
                 if baseline != method and baseline in means:
-                    difference = mean_difference(means[baseline], scores)
-                    cells.append((f"{baseline} − method", difference.cell()))
-                for part, value in zip(
-                    ("", "_low", "_high"), difference or (np.nan,) * 4, strict=False
-                ):
-                    record[f"{baseline}_less_it{part}"] = float(value)
-            entries.append(Entry(label, record))
-            entries += [Entry(label, None, column, cell) for column, cell in cells]
+                    difference = statistics.bootstrap_statistic(
+                        [means[baseline], scores], mean_difference
+                    )
+                    record |= zip(names, difference.floats(), strict=True)
+                    cell = difference_cell(difference, means[baseline], scores)
+                    row.append(Entry(label, None, f"{baseline} − method", cell))
+            entries += row
     caption = (
         "mean return over training (the mean of all evaluations of a run), and the difference of "
-        f"another method to it, with 95 % intervals. {BOLD}"
+        "another method to it, with 95 % intervals."
     )
     labels = ("method", "task", "seeds", "mean over training")
+    compared = {entry.column for entry in entries}
+    columns = tuple(name for b in BASELINES if (name := f"{b} − method") in compared)
     name, title = f"training-{group.suite}-{group.profile}", "Returns over training"
-    return Table(name, entries, labels, tuple(columns), title, group.name, caption)
+    return Table(name, entries, labels, columns, title, group.name, caption, BOLD)
 
 
 def means_over_training(group: SuiteResults, task: str) -> dict[str, np.ndarray]:
     """By method the mean return over training of each run (runs, 1): of runs that were evaluated
-    at the most common steps, and of failed runs. Methods with a single run are left out."""
+    at the most common steps, and of failed runs. Methods with a single run are excluded."""
     by_run = group.runs_by_task[task]
-    finished = [_steps_of(found) for found in by_run.values() if found[-1].state == "done"]
+    finished = [
+        _steps_of(evaluations) for evaluations in by_run.values() if evaluations[-1].state == "done"
+    ]
     usual = Counter(finished).most_common(1)[0][0] if finished else ()
     if len(usual) < MIN_EVALUATIONS:
         return {}
@@ -306,9 +275,9 @@ def means_over_training(group: SuiteResults, task: str) -> dict[str, np.ndarray]
         if evaluations[-1].state == "failed" or _steps_of(evaluations) == usual
         for row in evaluations
     ]
-    means = runs.mean_returns(rows, group.methods, StepBudget("env_steps", usual[-1]))
+    means = runs.mean_returns(rows, group.methods, task, StepBudget("env_steps", usual[-1]))
     return {method: scores for method, scores in means.items() if len(scores) > 1}
 
 
-def _steps_of(evaluations: Sequence[EvaluationRow]) -> tuple[int, ...]:
+def _steps_of(evaluations: Sequence[ResultRow]) -> tuple[int, ...]:
     return tuple(row.env_steps for row in evaluations)

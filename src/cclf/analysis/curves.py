@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cclf.analysis.published import seeds_of
-from cclf.analysis.runs import EvaluationRow, group_by, lowest_returns, runs
+from cclf.analysis.runs import ResultRow, group_by, lowest_returns, runs
 from cclf.analysis.statistics import mean_interval
 from cclf.analysis.suites import profile_order, task_order
 from cclf.analysis.verdicts import MIN_SEEDS
@@ -29,16 +29,20 @@ class Curve(NamedTuple):
 
     @property
     def has_interval(self) -> bool:
-        """Whether there are enough seeds for an interval; fewer are drawn as single runs."""
+        """Whether there are enough seeds for an interval; fewer are drawn as one line per run."""
         return len(self.seeds) >= MIN_SEEDS
 
     @property
     def outline(self) -> np.ndarray:
-        """The ends of the interval of the mean (2, P), or the single runs (seeds, P)."""
+        """The lower and upper limit of the interval of the mean (2, P), or every run (seeds, P)."""
         return np.stack(mean_interval(self.returns)[1:]) if self.has_interval else self.returns
 
 
-def curves(rows: Sequence[EvaluationRow]) -> dict[str, Curve]:
+Series = tuple[np.ndarray, np.ndarray]  # x and y of a line
+Panels = Mapping[str, Mapping[str, Curve]]  # by title and method
+
+
+def curves(rows: Sequence[ResultRow]) -> dict[str, Curve]:
     """The curve of each method on one task under one profile.
 
     A failed run continues at the lowest return of the task. Unfinished runs are included only if
@@ -52,68 +56,54 @@ def curves(rows: Sequence[EvaluationRow]) -> dict[str, Curve]:
     lowest = lowest_returns(rows)
     by_run, result = runs(rows), {}
     for method, keys in group_by(by_run, lambda key: key.method).items():
-        seeds = {key.seed: by_run[key] for key in keys}
-        ended = {
-            seed: evaluations
-            for seed, evaluations in seeds.items()
-            if evaluations[-1].state != "unfinished"
-        } or seeds
-        points = {
-            seed: {row.env_steps: row.return_mean for row in evaluations if row.episodes}
-            for seed, evaluations in ended.items()
+        states = {key: by_run[key][-1].state for key in keys}
+        drawn = [key for key in keys if states[key] != "unfinished"] or keys
+        returns = {
+            key: {row.env_steps: row.return_mean for row in by_run[key] if row.episodes}
+            for key in drawn
         }
-        whole = [set(points[seed]) for seed in ended if ended[seed][-1].state != "failed"]
-        common = sorted(
-            set.intersection(*whole)
-            if whole
-            else set.union(*(set(reached) for reached in points.values()))
-        )
-        floor = lowest[ended[min(ended)][0].task]
-        values = np.array(
-            [[reached.get(step, floor) for step in common] for _, reached in sorted(points.items())]
-        )
-        result[method] = Curve(np.array(common), values, sorted(points))
+        complete = [set(returns[key]) for key in drawn if states[key] != "failed"]
+        common = sorted(set.intersection(*complete) if complete else set().union(*returns.values()))
+        values = [[returns[key].get(step, lowest[key.task]) for step in common] for key in drawn]
+        result[method] = Curve(np.array(common), np.array(values), [key.seed for key in drawn])
     return result
 
 
-def panels(
-    rows: Sequence[EvaluationRow], methods: Sequence[str] = ()
-) -> dict[str, dict[str, Curve]]:
+def panels(rows: Sequence[ResultRow], methods: Sequence[str] = ()) -> Panels:
     """The curves of each task under each profile, titled "task, profile"; only those of `methods`,
     in their order, if given."""
     result = {}
     kinds = {(row.task, row.profile) for row in rows}
     for kind in sorted(kinds, key=lambda kind: (*profile_order(kind[1]), *task_order(kind[0]))):
-        found = curves([row for row in rows if (row.task, row.profile) == kind])
+        drawn = curves([row for row in rows if (row.task, row.profile) == kind])
         if methods:
-            found = {method: found[method] for method in methods if method in found}
-        result[", ".join(kind)] = found
+            drawn = {method: drawn[method] for method in methods if method in drawn}
+        result[", ".join(kind)] = drawn
     return result
 
 
-def with_published(
-    panels: Mapping[str, Mapping[str, Curve]],
-) -> dict[str, dict[str, Curve]]:
+def with_published(panels: Panels) -> Panels:
     """The same with the published curve of each method, up to the last step of ours."""
     result = {}
     for title, methods in panels.items():
         known = {}
+        last_step = max((int(curve.env_steps[-1]) for curve in methods.values()), default=0)
         for method, (steps, returns) in seeds_of(_task(title)).items():
-            reached = steps <= max((int(c.env_steps[-1]) for c in methods.values()), default=0)
+            reached = steps <= last_step
             if method in methods and reached.any():
                 seeds = list(range(1, len(returns) + 1))
                 known[f"{method}, published"] = Curve(steps[reached], returns[:, reached], seeds)
-        result[title] = dict(methods) | known
+        result[title] = {**methods, **known}
     return result
 
 
-def shared_scales(panels: Mapping[str, Mapping[str, Curve]]) -> dict[str, Scale]:
+def shared_scales(panels: Panels) -> dict[str, Scale]:
     """The scale of each panel, by title; panels of one task share a scale."""
-    reach: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    lines: dict[str, list[Series]] = {}
     for title, methods in panels.items():
-        for curve in methods.values():
-            reach.setdefault(_task(title), []).append((curve.env_steps, curve.outline))
-    scales = {task: scale_of(lines) for task, lines in reach.items()}
+        series = [(curve.env_steps, curve.outline) for curve in methods.values()]
+        lines.setdefault(_task(title), []).extend(series)
+    scales = {task: scale_of(series) for task, series in lines.items() if series}
     return {title: scales[_task(title)] for title in panels if _task(title) in scales}
 
 
@@ -121,7 +111,7 @@ def _task(title: str) -> str:
     return title.partition(", ")[0]
 
 
-def scale_of(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> Scale:
+def scale_of(lines: Sequence[Series]) -> Scale:
     """Limits that contain all finite points of these lines (x, y), with a margin of 4 %.
 
     >>> long, short = (np.array([0.0, 100.0]), np.array([1.0, 3.0])), (np.ones(1), np.full(1, 5.0))
@@ -130,16 +120,13 @@ def scale_of(lines: Sequence[tuple[np.ndarray, np.ndarray]]) -> Scale:
     >>> scale_of([long, (np.array([50.0, np.inf]), np.array([np.nan, 5.0]))])
     Scale(x=(-4.0, 104.0), y=(0.84, 5.16))
     """
-    (left, right), (low, high) = (_ends(values) for values in zip(*lines, strict=True))
-    around = [
-        0.04 * (end - start) or 0.04 * (abs(end) or 1.0)
-        for start, end in ((left, right), (low, high))
-    ]
-    return Scale((left - around[0], right + around[0]), (low - around[1], high + around[1]))
+    return Scale(*(_limits(values) for values in zip(*lines, strict=True)))
 
 
-def _ends(parts: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The smallest and the largest finite value; zeros if there is none."""
+def _limits(parts: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Around the finite values, or around 0 if there is none."""
     numbers = np.concatenate([np.ravel(part) for part in parts])
     finite = numbers[np.isfinite(numbers)]
-    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    margin = 0.04 * (high - low) or 0.04 * (abs(high) or 1.0)
+    return low - margin, high + margin

@@ -3,14 +3,15 @@
 import html
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cclf.analysis.curves import Curve, Scale, shared_scales
+from cclf.analysis.curves import Panels, Scale, Series, shared_scales
 from cclf.analysis.plotting import INK, new_figure, settings
 from cclf.analysis.statistics import Interval
 from cclf.analysis.styles import DASHES, PALETTE, RED, LineStyle, Style, Styles, styles
@@ -25,10 +26,22 @@ MANY_METHODS = 5  # with more, bands are paler, so that they do not hide each ot
 REFERENCE_LINE: LineStyle = {"color": "#888888", "lw": 0.8, "ls": (0, (4, 3))}
 FEW_EVALUATIONS = 4  # of a curve: with fewer, each is marked
 
+Draw = Callable[[], "Figure"]
+
+
+class FigureGrid(NamedTuple):
+    """Figures that are shown in a grid with one legend and one caption; `files` are written for
+    papers."""
+
+    caption: str
+    panels: Mapping[str, Draw]  # by title, also the label for screen readers
+    styles: Styles = MappingProxyType({})  # of the legend
+    files: Mapping[str, Draw] = MappingProxyType({})
+
 
 @settings()
 def learning_curves(
-    panels: Mapping[str, Mapping[str, Curve]],
+    panels: Panels,
     legend: bool = True,
     method_styles: Styles | None = None,
     scales: Mapping[str, Scale] | None = None,
@@ -48,24 +61,21 @@ def learning_curves(
     scales = shared_scales(panels) if scales is None else scales
     handles: dict[str, Line2D] = {}
     for axis, (title, methods) in zip(axes, panels.items(), strict=False):
-        strength = 0.18 if len(methods) < MANY_METHODS else 0.1
+        alpha = 0.18 if len(methods) < MANY_METHODS else 0.1
         for method, curve in methods.items():
-            steps, color = curve.env_steps, method_styles[method].color
-            point = "o" if len(steps) < FEW_EVALUATIONS else ""
-            mean = curve.returns.mean(0)
+            steps, style = curve.env_steps, method_styles[method]
+            marker = "o" if len(steps) < FEW_EVALUATIONS else ""
             (handles[escape_mathtext(method)],) = axis.plot(
-                steps, mean, lw=1.8, marker=point, ms=5, **method_styles[method].line
+                steps, curve.returns.mean(0), lw=1.8, marker=marker, ms=5, **style.line
             )
             if curve.has_interval:
-                low, high = curve.outline
-                axis.fill_between(steps, low, high, color=color, alpha=strength, lw=0)
+                axis.fill_between(steps, *curve.outline, color=style.color, alpha=alpha, lw=0)
             elif len(curve.seeds) > 1:
                 runs = curve.outline.T
-                axis.plot(steps, runs, color=color, lw=0.8, alpha=0.45, marker=point, ms=2.5)
+                axis.plot(steps, runs, color=style.color, lw=0.8, alpha=0.45, marker=marker, ms=2.5)
         style_axis(axis, ENV_STEPS, "return", title)
         if title in scales:
-            axis.set_xlim(scales[title].x)
-            axis.set_ylim(scales[title].y)
+            axis.set(xlim=scales[title].x, ylim=scales[title].y)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     if legend:
@@ -93,16 +103,10 @@ def intervals(
     marked: the value at which two methods are equal."""
     method_styles = method_styles or styles(values)
     figure, axis = _panel((inches, 0.28 * len(values) + 0.75))
-    for place, (method, interval) in enumerate(values.items()):
-        axis.plot(
-            [interval.low, interval.high],
-            [place, place],
-            color=method_styles[method].color,
-            lw=5,
-            alpha=0.35,
-            solid_capstyle="butt",
-        )
-        axis.plot([interval.estimate], [place], "o", color=method_styles[method].color, ms=5)
+    for row, (method, (estimate, low, high)) in enumerate(values.items()):
+        color = method_styles[method].color
+        axis.plot([low, high], [row, row], color=color, lw=5, alpha=0.35, solid_capstyle="butt")
+        axis.plot([estimate], [row], "o", color=color, ms=5)
     if reference_value is not None:
         axis.axvline(reference_value, **REFERENCE_LINE)
     axis.set_yticks(range(len(values)), [escape_mathtext(method) for method in values])
@@ -121,17 +125,10 @@ def profiles(
     """The share of runs above each score, with bands. A higher curve is better."""
     figure, axis = _panel()
     method_styles = method_styles or styles(shares)
-    for method, share in shares.items():
-        axis.step(thresholds, share.estimate, where="post", lw=1.6, **method_styles[method].line)
-        axis.fill_between(
-            thresholds,
-            share.low,
-            share.high,
-            step="post",
-            color=method_styles[method].color,
-            alpha=0.14,
-            lw=0,
-        )
+    for method, (share, low, high) in shares.items():
+        style = method_styles[method]
+        axis.step(thresholds, share, where="post", lw=1.6, **style.line)
+        axis.fill_between(thresholds, low, high, step="post", color=style.color, alpha=0.14, lw=0)
     axis.set_ylim(-0.02, 1.02)
     style_axis(axis, xlabel, "share of runs above")
     return figure
@@ -139,48 +136,34 @@ def profiles(
 
 @settings()
 def over_training(
-    series: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
+    series: Mapping[str, Sequence[Series]],
     title: str,
-    ylabel: str,
-    method_styles: Styles | None = None,
+    ylabel: str = "",
+    series_styles: Styles | None = None,
     scale: Scale | None = None,
-) -> "Figure":
-    """A logged quantity on one task, a thin line per run in the style of its method: (env_steps,
-    values) by method."""
-    figure, axis = _panel()
-    method_styles = method_styles or styles(series)
-    for method, lines in series.items():
-        for env_steps, values in lines:
-            axis.plot(env_steps, values, lw=1.2, alpha=0.75, **method_styles[method].line)
-    if scale is not None:
-        axis.set_xlim(scale.x)
-        axis.set_ylim(top=scale.y[1])
-    axis.set_ylim(bottom=0.0)
-    axis.ticklabel_format(axis="y", scilimits=(-3, 4))
-    axis.yaxis.get_offset_text().set_fontsize(8)
-    style_axis(axis, ENV_STEPS, ylabel, title)
-    return figure
-
-
-@settings()
-def lines(
-    series: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    title: str,
     reference_value: float | None = None,
 ) -> "Figure":
-    """Logged quantities of one run, (env_steps, values) by name. `reference_value` is marked."""
+    """Logged quantities from 0 up: for each name a line per run. Without `series_styles` the names
+    are in a legend. `reference_value` is marked."""
     figure, axis = _panel()
-    drawn = default_styles(series)
-    for name, (env_steps, values) in series.items():
-        axis.plot(env_steps, values, lw=1.4, **drawn[name].line, label=escape_mathtext(name))
+    drawn = series_styles or default_styles(series)
+    for name, runs in series.items():
+        for number, (env_steps, values) in enumerate(runs):
+            label = "_" if series_styles or number else escape_mathtext(name)
+            axis.plot(env_steps, values, lw=1.4, alpha=0.8, label=label, **drawn[name].line)
+    top = axis.get_ylim()[1]
+    if scale is not None:
+        axis.set_xlim(scale.x)
+        top = scale.y[1]
     if reference_value is not None:
         axis.axhline(reference_value, **REFERENCE_LINE)
-        axis.set_ylim(0.0, 2.0 * reference_value)
-    axis.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
-    axis.yaxis.get_offset_text().set_fontsize(8)
-    if len(series) > 1:
+        top = 2.0 * reference_value
+    axis.set_ylim(0.0, 1.08 * top)
+    if not series_styles and len(series) > 1:
         axis.legend(frameon=False, fontsize=8, ncols=2, handlelength=2.6)
-    style_axis(axis, ENV_STEPS, title=title)
+    axis.ticklabel_format(axis="y", scilimits=(-3, 4), useMathText=True)
+    axis.yaxis.get_offset_text().set_fontsize(8)
+    style_axis(axis, ENV_STEPS, ylabel, title)
     return figure
 
 
@@ -190,18 +173,6 @@ def default_styles(names: Iterable[str]) -> dict[str, Style]:
         name: Style(PALETTE[number % len(PALETTE)], DASHES[number % len(DASHES)])
         for number, name in enumerate(names)
     }
-
-
-def _median(axis: "Axes", x: np.ndarray, y: np.ndarray, style: Style) -> None:
-    """Draw the median and the middle half of y along x, which is sorted; nothing if x has a single
-    group."""
-    groups = _groups(x)
-    if len(groups) < 2:
-        return
-    middles = [float(np.median(x[group])) for group in groups]
-    low, median, high = np.array([np.quantile(y[group], (0.25, 0.5, 0.75)) for group in groups]).T
-    axis.fill_between(middles, low, high, color=style.color, alpha=0.2, lw=0)
-    axis.plot(middles, median, lw=1.6, **style.line)
 
 
 @settings()
@@ -216,13 +187,20 @@ def histogram(
 
 @settings()
 def scatter(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) -> "Figure":
-    """Points (as a bitmap) and the median of y along x, with its middle half as a band."""
+    """Points (as a bitmap) and, if x has several values, the median of y along x with its middle
+    half as a band."""
     figure, axis = _panel(dpi=150)
     order = np.argsort(x, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
-    size = 2.5 if len(shown) > 1_000 else 4.0  # few dots would be lost
+    size = 2.5 if len(shown) > 1_000 else 6.0  # few dots would be lost
     axis.plot(x[shown], y[shown], ".", ms=size, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
-    _median(axis, x[order], y[order], Style(RED))
+    groups = [order[part] for part in _groups(x[order])]
+    if len(groups) > 1:
+        middles = [float(np.median(x[group])) for group in groups]
+        quartiles = np.array([np.quantile(y[group], (0.25, 0.5, 0.75)) for group in groups])
+        low, median, high = quartiles.T
+        axis.fill_between(middles, low, high, color=RED, alpha=0.2, lw=0)
+        axis.plot(middles, median, lw=1.6, color=RED)
     style_axis(axis, xlabel, ylabel, title)
     return figure
 
@@ -235,11 +213,10 @@ def _groups(ordered: np.ndarray) -> list[slice]:
     [slice(0, 3, None), slice(3, 4, None)]
     """
     starts = np.flatnonzero(np.diff(ordered, prepend=np.nan) != 0.0)
-    if len(starts) <= 12:
-        return [slice(start, end) for start, end in pairwise([*starts.tolist(), len(ordered)])]
-    wanted = np.linspace(0, len(ordered), 13).astype(int)[1:-1]
-    edges = sorted({0, len(ordered), *np.searchsorted(ordered, ordered[wanted]).tolist()})
-    return [slice(start, end) for start, end in pairwise(edges)]
+    if len(starts) > 12:
+        equal_parts = np.linspace(0, len(ordered), 13).astype(int)[1:-1]
+        starts = np.unique([0, *np.searchsorted(ordered, ordered[equal_parts])])
+    return [slice(start, end) for start, end in pairwise([*starts.tolist(), len(ordered)])]
 
 
 def escape_mathtext(text: str) -> str:
@@ -269,8 +246,8 @@ def _panel(
 def style_axis(axis: "Axes", xlabel: str, ylabel: str = "", title: str = "") -> None:
     """Labels, grid and spines, the same in every figure."""
     axis.set_title(escape_mathtext(title), fontsize=10, loc="left")
+    axis.locator_params(axis="x", nbins=6 if xlabel == ENV_STEPS else 5)
     if xlabel == ENV_STEPS:
-        axis.locator_params(axis="x", nbins=6)
         axis.xaxis.set_major_formatter(lambda steps, _: format_steps(steps))
     axis.set_xlabel(xlabel, fontsize=8)
     axis.set_ylabel(ylabel, fontsize=8)
@@ -290,16 +267,14 @@ def inline_svg(figure: "Figure", label: str) -> str:
 
 
 @settings()
-def save(figure: "Figure", path: Path, transparent: bool = False) -> None:
-    """Write a figure in the format of the file name; the same figure gives the same bytes. On an
-    error the old file is unchanged."""
-    undated = {"CreationDate": None} if path.suffix == ".pdf" else {"Date": None}
+def to_bytes(figure: "Figure", suffix: str, transparent: bool = False) -> bytes:
+    """The figure as a file of the format svg, pdf or png; the same figure gives the same bytes."""
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix)
     buffer = io.BytesIO()
-    figure.savefig(
-        buffer,
-        format=path.suffix[1:],
-        dpi=200,
-        transparent=transparent,
-        metadata=undated if path.suffix in (".pdf", ".svg") else None,
-    )
-    write_output(path, buffer.getvalue())
+    figure.savefig(buffer, format=suffix, dpi=200, transparent=transparent, metadata=metadata)
+    return buffer.getvalue()
+
+
+def save(figure: "Figure", path: Path, transparent: bool = False) -> None:
+    """Write a figure in the format of the file name. On an error the old file is unchanged."""
+    write_output(path, to_bytes(figure, path.suffix[1:], transparent))

@@ -12,13 +12,13 @@ import numpy as np
 
 from cclf import presets
 from cclf.analysis import runs
-from cclf.analysis.runs import EvaluationRow, RunKey, RunState
+from cclf.analysis.runs import ResultRow, RunKey, RunState
 from cclf.analysis.variants import Json, run_keys
 from cclf.errors import ConfigError
 from cclf.storage import safe_loading
 from cclf.storage.atomic_files import find_files, write_output
 from cclf.storage.checkpoint_files import is_complete
-from cclf.storage.safe_loading import DATA_ERRORS, check_data, data_error_context, read_text
+from cclf.storage.safe_loading import check_data, data_error_context, read_text
 from cclf.storage.tables import table_damage
 
 # what a sweep records about a failed run, and what the run itself leaves
@@ -32,56 +32,52 @@ class RunData(NamedTuple):
 
     folder: Path
     key: RunKey
-    rows: list[EvaluationRow]
+    rows: list[ResultRow]
     manifest: Json
     failure: str  # why it failed, if known
 
 
-class Results(NamedTuple):
+class Source(NamedTuple):
     """All rows of a source, and its runs if the source is a folder with run folders."""
 
-    rows: list[EvaluationRow]
+    rows: list[ResultRow]
     runs: list[RunData]
 
 
-def read(path: Path) -> list[EvaluationRow]:
-    """Rows under `path` that can be compared: longer evaluations that not every run has are left
-    out."""
-    return runs.with_common_episode_count(read_all(path))
+def read(path: Path) -> list[ResultRow]:
+    """Rows under `path` that can be compared: without longer evaluations that not every run has."""
+    return runs.with_common_episode_count(read_source(path).rows)
 
 
-def read_all(path: Path) -> list[EvaluationRow]:
-    """All rows under `path`: a folder with run folders, a folder with results files, or one such
-    file."""
-    return read_source(path).rows
-
-
-def read_source(path: Path) -> Results:
+def read_source(path: Path) -> Source:
+    """All of `path`: a folder with run folders, a folder with results files, or one such file."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist")
-    if path.is_dir() and any(_traces_of_runs(path)):
-        found = read_run_folders(path)
-        results = Results(sorted(row for run in found for row in run.rows), found)
-    else:
-        results = Results(read_results(path), [])
-    if not results.rows:
+    is_run_source = path.is_dir() and any(_run_files(path))
+    run_data = read_run_folders(path) if is_run_source else []
+    rows = _rows_of(run_data) if is_run_source else read_results(path)
+    if not rows:
         raise ConfigError(f"{path} holds neither runs with an evaluation nor results files")
-    runs.check_names(results.rows)
-    runs.check_same_action_repeat(results.rows)
-    return results
+    runs.check_names(rows)
+    runs.check_same_action_repeat(rows)
+    return Source(rows, run_data)
 
 
-def read_runs(folder: Path) -> list[EvaluationRow]:
+def read_runs(folder: Path) -> list[ResultRow]:
     """Every evaluation of every run under `folder`, including failed and unfinished runs."""
-    return sorted(row for run in read_run_folders(folder) for row in run.rows)
+    return _rows_of(read_run_folders(folder))
+
+
+def _rows_of(run_data: Sequence[RunData]) -> list[ResultRow]:
+    return sorted(row for run in run_data for row in run.rows)
 
 
 def read_run_folders(folder: Path) -> list[RunData]:
     """The runs under `folder`. Runs of one method with different settings are named by the
     settings that differ, see `variants.run_keys`."""
     configs = dict(_configs(folder))
-    begun = {run for run in configs if (run / "config.json").exists()}
-    keys = run_keys(configs, begun)
+    started = {run for run in configs if (run / "config.json").exists()}
+    keys = run_keys(configs, started)
     folders: dict[RunKey, Path] = {}
     for run, key in keys.items():
         if folders.setdefault(key, run) != run:
@@ -92,30 +88,28 @@ def read_run_folders(folder: Path) -> list[RunData]:
 
 
 def has_runs(folder: Path) -> bool:
-    return any(map(_has_results, {path.parent for path in _traces_of_runs(folder)}))
+    return any(map(_has_results, {path.parent for path in _run_files(folder)}))
 
 
 def _configs(folder: Path) -> Iterator[tuple[Path, Json]]:
     """Folders of runs that were evaluated or that failed, with their configs.
 
-    If the record of a sweep is all that is left of a failed run and cannot be read, that is a
+    If the record of a sweep is the only file of a failed run and cannot be read, that is a
     warning: it must not prevent the statistics of the other runs.
     """
-    for run in sorted({path.parent for path in _traces_of_runs(folder)}):
+    for run in sorted({path.parent for path in _run_files(folder)}):
         _warn_of_damage(run, "eval", "final")
         if not _has_results(run):
             continue
         try:
-            config = read_run_config(run)
+            yield run, read_run_config(run)
         except ConfigError as error:
             if os.path.lexists(run / "config.json"):
                 raise
             runs.warn_once(f"warning: a failed run is not counted: {error}")
-            continue
-        yield run, config
 
 
-def _traces_of_runs(folder: Path) -> Iterator[Path]:
+def _run_files(folder: Path) -> Iterator[Path]:
     return find_files(folder, "config.json", FAILURE_MARK)
 
 
@@ -127,18 +121,15 @@ def read_run_config(run: Path) -> Json:
     """The config that a run wrote; if it failed before that, the one that its sweep recorded."""
     if os.path.lexists(run / "config.json"):
         return read_json(run / "config.json")
-    note = read_json(run / FAILURE_MARK)
-    try:
+    with data_error_context(f"cannot tell from {run / FAILURE_MARK} which run failed"):
+        note = read_json(run / FAILURE_MARK)
         if "config" in note:
             return dict(note["config"])
+        # written by an earlier version
         config = presets.resolve(
             note["task"], note["method"], seed=note["seed"], profile=note["profile"], look=False
         )
         return config.to_dict()
-    except DATA_ERRORS as error:
-        raise ConfigError(
-            f"cannot tell from {run / FAILURE_MARK} which run failed: {error!r}"
-        ) from error
 
 
 def read_manifest(run: Path) -> Json:
@@ -159,17 +150,13 @@ def read_train(run: Path, columns: Sequence[str]) -> dict[str, tuple[np.ndarray,
     throughout."""
     _warn_of_damage(run, "train")
     series = {}
-    try:
+    with data_error_context(f"cannot read {run / 'train.csv'}"):
         lines = _lines(run / "train.csv")
         for column in columns:
             logged = [line for line in lines if line.get(column)]
             values = np.array([float(line[column]) for line in logged])
             if np.any(values):
                 series[column] = (np.array([float(line["env_steps"]) for line in logged]), values)
-    except OSError:
-        return {}
-    except DATA_ERRORS as error:
-        raise ConfigError(f"cannot read {run / 'train.csv'}: {error!r}") from error
     return series
 
 
@@ -189,24 +176,23 @@ def _read_run(run: Path, key: RunKey, config: Json) -> RunData:
     return RunData(run, key, rows, manifest, reason)
 
 
-def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[EvaluationRow]:
-    lines = _lines(run / "eval.csv") if (run / "eval.csv").exists() else []
-    if (run / "final.csv").exists():
-        # The final evaluation measures its own time; the wall time of the run is in eval.csv.
-        seconds = {line["env_steps"]: line["wall_seconds"] for line in lines}
-        evaluated = {(line["env_steps"], line["episodes"]) for line in lines}
-        lines += [
-            line | {"wall_seconds": seconds.get(line["env_steps"], "0")}
-            for line in _lines(run / "final.csv")
-            # an evaluation of the same agent in as many episodes adds nothing
-            if (line["env_steps"], line["episodes"]) not in evaluated
-        ]
+def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[ResultRow]:
+    lines = _lines(run / "eval.csv")
+    # The final evaluation measures its own time; the wall time of the run is in eval.csv.
+    seconds = {line["env_steps"]: line["wall_seconds"] for line in lines}
+    evaluated = {(line["env_steps"], line["episodes"]) for line in lines}
+    lines += [
+        line | {"wall_seconds": seconds.get(line["env_steps"], "0")}
+        for line in _lines(run / "final.csv")
+        # an evaluation of the same agent in as many episodes adds nothing
+        if (line["env_steps"], line["episodes"]) not in evaluated
+    ]
     state = _state(run, config, max((int(line["env_steps"]) for line in lines), default=0))
     if not lines and state == "failed":
         empty = ("env_steps", "agent_steps", "updates", "return_std", "episodes", "wall_seconds")
         lines = [dict.fromkeys(empty, "0") | {"return_mean": "nan"}]
     return [
-        EvaluationRow(
+        ResultRow(
             *key,
             int(line["env_steps"]),
             int(line["agent_steps"]),
@@ -244,16 +230,18 @@ def _origin(manifest: Json, env_steps: int) -> tuple[str, str]:
 
 
 def _lines(path: Path) -> list[dict[str, str]]:
-    """Without an incomplete last line, as after a full disk or a kill."""
-    text = read_text(path)
-    complete = text[: text.rfind("\n") + 1]
+    """The lines of a table; none if it does not exist. An incomplete last line, as after a full
+    disk or a kill, is not read."""
+    if not path.exists():
+        return []
+    complete = read_text(path).rpartition("\n")[0]
     return list(csv.DictReader(io.StringIO(complete, newline="")))
 
 
-def merge_known(rows: Sequence[EvaluationRow], folder: Path) -> list[EvaluationRow]:
+def merge_known(rows: Sequence[ResultRow], folder: Path) -> list[ResultRow]:
     """`rows`, and those of other runs of their methods in results files of `folder`. Rows of the
-    same run are replaced, since it may have continued; a different run of the same name is
-    refused."""
+    same run are replaced, since it may have continued; a different run of the same name is an
+    error."""
     merged, known = list(rows), {row[:4] for row in rows}
     measured = {(*row[:5], row.episodes): row.return_mean for row in rows}
     for path in (folder / name for name in sorted({_file_name(row) for row in rows})):
@@ -270,12 +258,12 @@ def merge_known(rows: Sequence[EvaluationRow], folder: Path) -> list[EvaluationR
     return merged
 
 
-def _file_name(row: EvaluationRow) -> str:
+def _file_name(row: ResultRow) -> str:
     """Variants of a method share a file."""
     return f"{row.method.partition(', ')[0]}.csv"
 
 
-def write_results(rows: Iterable[EvaluationRow], folder: Path) -> list[Path]:
+def write_results(rows: Iterable[ResultRow], folder: Path) -> list[Path]:
     """One CSV file per method, `folder/<method>.csv`; existing files are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -283,19 +271,19 @@ def write_results(rows: Iterable[EvaluationRow], folder: Path) -> list[Path]:
         paths.append(folder / name)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(EvaluationRow._fields)
+        writer.writerow(ResultRow._fields)
         writer.writerows(sorted(group))
         write_output(paths[-1], text.getvalue())
     return paths
 
 
-def read_results(path: Path) -> list[EvaluationRow]:
+def read_results(path: Path) -> list[ResultRow]:
     """The rows that `write_results` wrote: of one file, or of all files under a folder."""
     rows = []
     for file in [path] if path.is_file() else sorted(find_files(path, "*.csv")):
         with data_error_context(f"cannot read {file}"):
             reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
-            missing = set(EvaluationRow._fields) - set(reader.fieldnames or ())
+            missing = set(ResultRow._fields) - set(reader.fieldnames or ())
             if missing:
                 raise ConfigError(
                     f"{file} is no results file: column {min(missing)} is missing; `cclf results` "
@@ -303,8 +291,8 @@ def read_results(path: Path) -> list[EvaluationRow]:
                 )
             try:
                 for line in reader:
-                    fields = EvaluationRow.__annotations__.items()
-                    rows.append(EvaluationRow(**{name: kind(line[name]) for name, kind in fields}))
+                    fields = ResultRow.__annotations__.items()
+                    rows.append(ResultRow(**{name: kind(line[name]) for name, kind in fields}))
                     check_data(
                         rows[-1].state in RUN_STATES,
                         f"the state of a run is one of {', '.join(RUN_STATES)}, not "

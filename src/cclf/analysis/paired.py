@@ -107,7 +107,7 @@ def _mean_return(run: RunData, budget: StepBudget, lowest: float) -> float | Non
     """The mean of all evaluations of a run; None if it is not finished."""
     if run.rows[-1].state == "failed":
         return lowest
-    (mean,) = runs.mean_returns(run.rows, [run.key.method], budget).values()
+    (mean,) = runs.mean_returns(run.rows, [run.key.method], run.key.task, budget).values()
     return float(mean[0, 0]) if len(mean) else None
 
 

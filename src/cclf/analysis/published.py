@@ -7,6 +7,7 @@ tables and agent steps (400K frames) on Atari. `seeds` is None where the source 
 
 import csv
 import functools
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple, cast
 
@@ -61,14 +62,14 @@ def published(file_name: str) -> tuple[Published, ...]:
 def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Learning curves of which every seed was published, by method: environment steps (P,), returns
     (seeds, P)."""
-    found: dict[str, dict[int, list[float]]] = {}
+    by_method: dict[str, dict[int, list[float]]] = {}
     for line in rows_of("drqv2"):
         if line["task"] == task:
             returns = [float(value) for value in line["returns"].split()]
-            found.setdefault(line["method"], {})[int(line["steps"])] = returns
+            by_method.setdefault(line["method"], {})[int(line["steps"])] = returns
     return {
         method: (np.array(sorted(points)), np.array([points[at] for at in sorted(points)]).T)
-        for method, points in found.items()
+        for method, points in by_method.items()
     }
 
 
@@ -80,3 +81,9 @@ def score_range(task: str) -> tuple[float, float] | None:
         table = {row.method: row.mean for row in published("atari") if row.task == task}
         return (table["random"], table["human"]) if table else None
     return 0.0, 1000.0 if task.startswith("dmc/") else 1.0
+
+
+def normalized(scores: np.ndarray, tasks: Sequence[str]) -> np.ndarray:
+    """Returns (..., tasks) on the scales of their tasks, all of which have one."""
+    low, high = np.transpose([score_range(task) for task in tasks])
+    return np.asarray((scores - low) / (high - low))

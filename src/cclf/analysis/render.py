@@ -7,13 +7,13 @@ import functools
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from cclf.analysis.figures import inline_svg
 from cclf.analysis.runs import FORMULA_SIGNS
 from cclf.analysis.styles import Style
 from cclf.analysis.table import Cell, Table, layout
@@ -38,7 +38,8 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"png": png, "stroke": stroke, "slug": file_name}
+    filters = (file_name, inline_svg, layout, png, sentence_case, stroke)
+    environment.filters |= {function.__name__: function for function in filters}
     return environment
 
 
@@ -49,39 +50,16 @@ def render(template: str, **values: object) -> str:
 # --- HTML ---
 
 
-class HtmlTable(NamedTuple):
-    """A table as the templates show it."""
-
-    heading: str
-    caption: str
-    header: tuple[Cell, ...]
-    rows: Sequence[tuple[Cell, ...]]
-    stacked: bool = False
-
-
-class HtmlFigure(NamedTuple):
-    """Panels with one legend and one caption."""
-
-    caption: str
-    panels: Sequence[str]  # SVG elements
-    styles: Mapping[str, Style] = {}  # of the legend
-
-
-def html_table(table: Table) -> HtmlTable:
-    caption, header, rows = layout(table)
-    return HtmlTable(table.heading, capitalize(caption), header, rows, table.stacked)
-
-
 def stroke(style: Style) -> str:
     """The line of a method as a CSS background.
 
     >>> stroke(Style("#000000", (4.0, 2.0)))
     'repeating-linear-gradient(90deg, #000000 0px 8px, transparent 8px 12px)'
     """
-    ends = [2.0 * length for length in accumulate(style.dashes, initial=0.0)]
+    boundaries = [2.0 * length for length in accumulate(style.dashes, initial=0.0)]
     parts = [
         f"{'transparent' if number % 2 else style.color} {begin:g}px {end:g}px"
-        for number, (begin, end) in enumerate(pairwise(ends))
+        for number, (begin, end) in enumerate(pairwise(boundaries))
     ]
     return f"repeating-linear-gradient(90deg, {', '.join(parts)})" if parts else style.color
 
@@ -116,7 +94,7 @@ def escape_markdown(text: object) -> str:
     """
     printable = "".join(sign if sign.isprintable() else " " for sign in str(text))
     return _MARKDOWN.sub(
-        lambda found: found[0] if found["interval"] else _ENTITIES.get(found[0], f"\\{found[0]}"),
+        lambda match: match[0] if match["interval"] else _ENTITIES.get(match[0], f"\\{match[0]}"),
         " ".join(printable.split()),
     )
 
@@ -179,7 +157,7 @@ def to_latex(table: Table, part: str = "") -> str:
     lines = [" & ".join(map(to_cell, row)) for row in (header, *rows)]
     return render(
         "table.tex",
-        caption=escape_latex(" ".join(filter(None, (heading, capitalize(caption))))),
+        caption=escape_latex(" ".join(filter(None, (heading, sentence_case(caption))))),
         label=file_name(f"{part} {table.name}"),
         columns=columns,
         header=lines[0],
@@ -230,13 +208,14 @@ def file_name(words: str) -> str:
     >>> file_name("returns of ../../x: 1,000")
     'returns-of-x-1000'
     """
-    kept = (
+    allowed = (
         character
         for character in words.replace(" ", "-").replace("/", "-")
         if character.isalnum() or character in "-_+."
     )
-    return re.sub(r"[-.]*\.[-.]+|-{2,}", "-", "".join(kept)).strip(".-") or "unnamed"
+    return re.sub(r"[-.]*\.[-.]+|-{2,}", "-", "".join(allowed)).strip(".-") or "unnamed"
 
 
-def capitalize(text: str) -> str:
+def sentence_case(text: str) -> str:
+    """With a capital first letter; the others are unchanged."""
     return text[:1].upper() + text[1:]

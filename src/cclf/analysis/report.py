@@ -1,23 +1,17 @@
 """The content of a report about runs or results files; `report_files` writes it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from cclf.analysis import (
-    comparisons,
-    curves,
-    figures,
-    load,
-    statistics,
-    tables,
-    verdicts,
-)
+from cclf.analysis import comparisons, curves, figures, load, statistics, tables, verdicts
+from cclf.analysis.figures import Draw, FigureGrid
 from cclf.analysis.load import RunData
-from cclf.analysis.runs import EvaluationRow, Runs, runs, with_common_episode_count
+from cclf.analysis.runs import ResultRow, Runs, group_by, runs, with_common_episode_count
 from cclf.analysis.styles import Styles, styles
 from cclf.analysis.suites import (
     Aggregate,
@@ -32,32 +26,18 @@ from cclf.analysis.tables import ClaimResults
 from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.atomic_files import find_files
 
-if TYPE_CHECKING:
-    from cclf.analysis.plotting import Figure as Drawing
-
 LOGGED_METRICS = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "bonus, Eq. (9)"}
 MAX_OPEN_PANELS = 9  # more are folded on the page
 PROFILE_THRESHOLDS = 101
 
-T = TypeVar("T")
-Draw = Callable[[], "Drawing"]
-
-
-class Figure(NamedTuple):
-    """Panels for the page; `files` are figures for papers."""
-
-    caption: str
-    styles: Styles  # of the methods that are drawn
-    panels: Mapping[str, Draw]
-    files: Mapping[str, Draw]
-
 
 class Section(NamedTuple):
-    """A titled part of the page."""
+    """A titled section of the page; without figures and tables it is not shown."""
 
     title: str
-    text: str
-    items: Sequence[Table | Figure]
+    text: str = ""
+    figures: Sequence[FigureGrid] = ()
+    tables: Sequence[Table] = ()
     is_open: bool = False
 
 
@@ -71,53 +51,49 @@ class ReportPart(NamedTuple):
 
     @property
     def tables(self) -> list[Table]:
-        items = [item for section in self.sections for item in section.items]
-        return [item for item in items if isinstance(item, Table)]
+        return [table for section in self.sections for table in section.tables]
 
     @property
-    def figures(self) -> list[Figure]:
-        items = [item for section in self.sections for item in section.items]
-        return [item for item in items if isinstance(item, Figure)]
+    def figure_files(self) -> dict[str, Draw]:
+        grids = [grid for section in self.sections for grid in section.figures]
+        return {name: draw for grid in grids for name, draw in grid.files.items()}
 
 
-class Report(NamedTuple):
+class ReportContent(NamedTuple):
     title: str
     parts: Sequence[ReportPart]
 
 
-def build_report(source: Path, methods: Sequence[str] = ()) -> Report:
+def build_report(source: Path, methods: Sequence[str] = ()) -> ReportContent:
     """Evaluate the runs or results at `source`; only `methods` if given. If `source` holds several
     folders with results, each is a part: the same method may be in several of them, and is
     compared within each."""
-    parts = {
-        name: _with_part_name(name, load.read_source, path)
-        for name, path in _result_folders(source)
-    }
-    rows = [row for found in parts.values() for row in found.rows]
-    method_styles = styles(_choose(source, methods, rows))
-    built = []
-    for name, found in parts.items():
-        rows = [row for row in with_common_episode_count(found.rows) if row.method in method_styles]
-        folders = [run for run in found.runs if run.key.method in method_styles]
-        if rows:
-            built.append(_with_part_name(name, _build_part, name, rows, folders, method_styles))
-    return Report(f"Report on {source.resolve().name}", built)
-
-
-def _with_part_name(name: str, function: Callable[..., T], *arguments: object) -> T:
-    """Call the function; an error names the part."""
-    try:
-        return function(*arguments)
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}" if name else str(error)) from error
-
-
-def _choose(source: Path, methods: Sequence[str], rows: Sequence[EvaluationRow]) -> list[str]:
-    known = methods_in_order(runs(rows))
+    sources = {}
+    for name, path in _result_folders(source):
+        with _named_errors(name):
+            sources[name] = load.read_source(path)
+    known = methods_in_order(runs(row for read in sources.values() for row in read.rows))
     for method in methods:
         if method not in known:
             raise ConfigError(f"{source} holds no results of {method}{did_you_mean(method, known)}")
-    return [method for method in known if not methods or method in methods]
+    method_styles = styles(method for method in known if not methods or method in methods)
+    parts = []
+    for name, read in sources.items():
+        rows = [row for row in with_common_episode_count(read.rows) if row.method in method_styles]
+        run_data = [run for run in read.runs if run.key.method in method_styles]
+        if rows:
+            with _named_errors(name):
+                parts.append(_build_part(name, rows, run_data, method_styles))
+    return ReportContent(f"Report on {source.resolve().name}", parts)
+
+
+@contextmanager
+def _named_errors(part: str) -> Iterator[None]:
+    """An error names the part."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{part}: {error}" if part else str(error)) from error
 
 
 def _result_folders(source: Path) -> list[tuple[str, Path]]:
@@ -131,30 +107,32 @@ def _result_folders(source: Path) -> list[tuple[str, Path]]:
 
 def _build_part(
     name: str,
-    rows: Sequence[EvaluationRow],
-    folders: Sequence[RunData],
+    rows: Sequence[ResultRow],
+    run_data: Sequence[RunData],
     method_styles: Styles,
 ) -> ReportPart:
     by_run, groups = runs(rows), group_rows(rows)
     claims = {table: _evaluate_claims(table, groups) for table in verdicts.TABLES}
+    costs = [table for table in map(tables.cost_table, groups) if table.entries]
     sections = [
         _verdict_section(claims, groups),
         _curves_section(rows, method_styles),
-        _scores_section(groups),
+        _scores_section(groups, is_open=not name),
         _across_section(groups, method_styles),
-        _curiosity_section(folders, method_styles),
-        Section("Cost", "", [table for table in map(tables.cost_table, groups) if table.entries]),
-        _runs_section(by_run, folders),
-        _origin_section(rows, folders),
+        _curiosity_section(run_data, method_styles),
+        Section("Cost", tables=costs),
+        _runs_section(by_run, run_data),
+        _origin_section(rows, run_data),
     ]
-    return ReportPart(name, by_run, claims, [section for section in sections if section.items])
+    shown = [section for section in sections if section.figures or section.tables]
+    return ReportPart(name, by_run, claims, shown)
 
 
 def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults:
     """By profile, in which some claim has results of all its methods: the claims that have such a
     profile."""
     claims = verdicts.claims(table)
-    rows: dict[str, list[EvaluationRow]] = {}
+    rows: dict[str, list[ResultRow]] = {}
     for group in sorted(groups, key=lambda group: profile_order(group.profile)):
         rows.setdefault(group.profile, []).extend(group.rows)
     results = {}
@@ -162,7 +140,9 @@ def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults
         present = {(row.task, row.method) for row in part}
         if any((t, m) in present for claim in claims for t in claim.tasks for m in claim.methods):
             results[profile] = [(claim, verdicts.evaluate_claim(claim, part)) for claim in claims]
-    decided = {claim.name for pairs in results.values() for claim, found in pairs if found.seeds}
+    decided = {
+        claim.name for pairs in results.values() for claim, verdict in pairs if verdict.seeds
+    }
     return {
         profile: [pair for pair in pairs if pair[0].name in decided]
         for profile, pairs in results.items()
@@ -171,7 +151,6 @@ def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults
 
 
 def _verdict_section(claims: Mapping[str, ClaimResults], groups: Sequence[SuiteResults]) -> Section:
-    items = [tables.verdict_table(table, pairs) for table, pairs in claims.items() if pairs]
     text = (
         "Claims of the paper and of this package. Held: the whole 95 % interval is on the claimed "
         "side; the text says where a claimed size is. Did not hold: it is on the other side, or "
@@ -183,22 +162,24 @@ def _verdict_section(claims: Mapping[str, ClaimResults], groups: Sequence[SuiteR
     for table, pairs in claims.items():
         about = [c for c in verdicts.claims(table) if c.tasks[0].split("/")[0] in suites]
         if left := len(about) - len(next(iter(pairs.values()), [])):
-            missing.append(f"{left} on {tables.TABLE_TITLES[table]}")
+            missing.append(f"{left} on {verdicts.TABLES[table]}")
     if missing:
         text += f" Claims that need further runs: {', '.join(missing)}."
-    return Section("Verdicts", text, items)
+    verdict_tables = [
+        tables.verdict_table(table, pairs) for table, pairs in claims.items() if pairs
+    ]
+    return Section("Verdicts", text, tables=verdict_tables)
 
 
-def _curves_section(rows: Sequence[EvaluationRow], method_styles: Styles) -> Section:
+def _curves_section(rows: Sequence[ResultRow], method_styles: Styles) -> Section:
     panels = {
-        title: found
-        for title, found in curves.panels(rows).items()
-        if any(len(curve.env_steps) > 1 for curve in found.values())
+        title: methods
+        for title, methods in curves.panels(rows).items()
+        if any(len(curve.env_steps) > 1 for curve in methods.values())
     }
-    title = "Learning curves"
     if not panels:
-        return Section(title, "", [])
-    drawn = [(method, curve) for found in panels.values() for method, curve in found.items()]
+        return Section("Learning curves")
+    drawn = [(method, curve) for methods in panels.values() for method, curve in methods.items()]
     by_run = {method for method, curve in drawn if len(curve.seeds) > 1 and not curve.has_interval}
     several = any(len(curve.seeds) > 1 for _, curve in drawn)
     caption = "Mean over seeds." if several else "One run of each method."
@@ -211,19 +192,22 @@ def _curves_section(rows: Sequence[EvaluationRow], method_styles: Styles) -> Sec
         )
     scales = curves.shared_scales(panels)
     draw = partial(figures.learning_curves, method_styles=method_styles, scales=scales)
-    single = {title: partial(draw, {title: found}, legend=False) for title, found in panels.items()}
-    methods = [m for m in methods_in_order(runs(rows)) if m in {method for method, _ in drawn}]
-    files = {"learning-curves": partial(draw, panels)}
-    figure = Figure(caption, _only(method_styles, methods), single, files)
-    return Section(title, "", [figure], len(panels) <= MAX_OPEN_PANELS)
+    single = {
+        title: partial(draw, {title: methods}, legend=False) for title, methods in panels.items()
+    }
+    legend = _only(method_styles, (method for method, _ in drawn))
+    grid = FigureGrid(caption, single, legend, {"learning-curves": partial(draw, panels)})
+    return Section("Learning curves", "", [grid], is_open=len(panels) <= MAX_OPEN_PANELS)
 
 
 def _only(method_styles: Styles, methods: Iterable[str]) -> Styles:
-    return {method: method_styles[method] for method in methods}
+    """The styles of some methods, in the order of all."""
+    drawn = set(methods)
+    return {method: style for method, style in method_styles.items() if method in drawn}
 
 
-def _scores_section(groups: Sequence[SuiteResults]) -> Section:
-    items = [
+def _scores_section(groups: Sequence[SuiteResults], is_open: bool) -> Section:
+    score_tables = [
         table
         for group in groups
         for table in (
@@ -234,44 +218,50 @@ def _scores_section(groups: Sequence[SuiteResults]) -> Section:
         )
         if table.records
     ]
-    return Section("Returns and steps", "", items)
+    return Section("Returns and steps", tables=score_tables, is_open=is_open)
 
 
 def _across_section(groups: Sequence[SuiteResults], method_styles: Styles) -> Section:
-    items: list[Table | Figure] = []
-    for aggregate in (aggregate for group in groups for aggregate in aggregate_scores(group)):
-        both = (tables.aggregate_table(aggregate), comparisons.across_tasks_table(aggregate))
-        items += [table for table in both if table.records]
-        items.append(_across_figure(aggregate, both[0].name, method_styles))
+    aggregates = [aggregate for group in groups for aggregate in aggregate_scores(group)]
+    across_tables = [
+        table
+        for aggregate in aggregates
+        for table in (tables.aggregate_table(aggregate), comparisons.across_tasks_table(aggregate))
+        if table.records
+    ]
     text = (
         "Scores of all tasks together. IQM: the mean of the middle half of all runs; optimality "
         "gap: the mean distance to 1; performance profile: the share of runs above each score."
     )
-    return Section("Across tasks", text, items)
+    grids = [_across_figures(aggregate, method_styles) for aggregate in aggregates]
+    return Section("Across tasks", text, grids, across_tables)
 
 
-def _across_figure(aggregate: Aggregate, name: str, method_styles: Styles) -> Figure:
+def _across_figures(aggregate: Aggregate, method_styles: Styles) -> FigureGrid:
     """IQM, performance profiles and probability of improvement of methods with two seeds or more;
     if there are none, of all methods with intervals over tasks, which are not comparable to
     intervals over seeds."""
     scores = {m: values for m, values in aggregate.scores.items() if len(values) > 1}
     scores = scores or aggregate.scores
     single = [method for method in aggregate.scores if method not in scores]
-    top = max(1.0, *(float(values.max()) for values in scores.values()))
-    bottom = min(0.0, *(float(values.min()) for values in scores.values()))
-    thresholds = np.linspace(bottom, top, PROFILE_THRESHOLDS)
+    every = np.concatenate([values.ravel() for values in scores.values()])
+    thresholds = np.linspace(min(0.0, every.min()), max(1.0, every.max()), PROFILE_THRESHOLDS)
     ours = comparisons.REFERENCE_METHOD
     ours = ours if ours in scores else next(iter(scores))
     iqms = {m: statistics.interval(values, statistics.iqm) for m, values in scores.items()}
-    better = {
-        m: statistics.improvement_interval(scores[ours], v) for m, v in scores.items() if m != ours
-    }
     shares = {m: statistics.performance_profile(v, thresholds) for m, v in scores.items()}
     panels: dict[str, Draw] = {
         "IQM": partial(figures.intervals, iqms, "IQM of scores", method_styles=method_styles),
         "performance profiles": partial(
             figures.profiles, thresholds, shares, "score", method_styles
         ),
+    }
+    better = {
+        method: statistics.bootstrap_statistic(
+            [scores[ours], theirs], statistics.probability_of_improvement
+        )
+        for method, theirs in scores.items()
+        if method != ours
     }
     if better:
         panels["probability of improvement"] = partial(
@@ -282,60 +272,64 @@ def _across_figure(aggregate: Aggregate, name: str, method_styles: Styles) -> Fi
         caption += " One seed of each: the intervals resample the tasks, not the seeds."
     if single:
         caption += f" One seed, so not drawn: {', '.join(single)}."
-    files = {f"{name} {label}": draw for label, draw in panels.items()}
-    return Figure(caption, _only(method_styles, scores), panels, files)
+    files = {f"{aggregate.name} {label}": draw for label, draw in panels.items()}
+    return FigureGrid(caption, panels, _only(method_styles, scores), files)
 
 
-def _curiosity_section(folders: Sequence[RunData], method_styles: Styles) -> Section:
+def _curiosity_section(run_data: Sequence[RunData], method_styles: Styles) -> Section:
     """The metrics of curiosity in train.csv, by task and profile; nothing for results files."""
-    series: dict[tuple[str, str, str], dict[str, list[tuple[np.ndarray, np.ndarray]]]] = {}
-    for run in folders:
-        for column, log in load.read_train(run.folder, tuple(LOGGED_METRICS)).items():
-            lines = series.setdefault((run.key.task, run.key.profile, column), {})
-            lines.setdefault(run.key.method, []).append(log)
-    series = dict(sorted(series.items(), key=lambda item: item[0][:2]))
-    by_task: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
-    for (task, _, column), methods in series.items():
-        for lines_of_method in methods.values():
-            by_task.setdefault((task, column), []).extend(lines_of_method)
-    scales = {kind: curves.scale_of(found) for kind, found in by_task.items()}
+    logs = [
+        (run.key, column, series)
+        for run in run_data
+        for column, series in load.read_train(run.folder, tuple(LOGGED_METRICS)).items()
+    ]
+    by_task = group_by(logs, lambda log: (log[0].task, log[1]))
+    scales = {
+        key: curves.scale_of([series for _, _, series in task_logs])
+        for key, task_logs in by_task.items()
+    }
     panels, files = {}, {}
-    for (task, profile, column), methods in series.items():
+    by_panel = group_by(logs, lambda log: (log[0].task, log[0].profile, log[1]))
+    for (task, profile, column), panel_logs in sorted(
+        by_panel.items(), key=lambda item: item[0][:2]
+    ):
+        by_method = group_by(panel_logs, lambda log: log[0].method)
+        lines = {method: [series for _, _, series in own] for method, own in by_method.items()}
         title, label = f"{task}, {profile}", LOGGED_METRICS[column]
         scale = scales[task, column]
-        draw = partial(figures.over_training, methods, title, label, method_styles, scale)
+        draw = partial(figures.over_training, lines, title, label, method_styles, scale)
         panels[f"{label} on {title}"] = files[f"{column} {task} {profile}"] = draw
-    drawn = {method for methods in series.values() for method in methods}
-    methods_drawn = methods_in_order(run.key for run in folders if run.key.method in drawn)
     text = (
         "Curiosity is 1 minus the belief that the agent recognizes its own observation; the bonus "
         "is proportional to it and decays."
     )
     caption = "Means over the batches between two rows of the log, one line per run."
-    figure = Figure(caption, _only(method_styles, methods_drawn), panels, files)
-    return Section("Curiosity", text, [figure] if panels else [])
+    legend = _only(method_styles, (key.method for key, _, _ in logs))
+    return Section(
+        "Curiosity", text, [FigureGrid(caption, panels, legend, files)] if panels else []
+    )
 
 
-def _runs_section(by_run: Runs, folders: Sequence[RunData]) -> Section:
-    reasons = {run.key: run.failure for run in folders if run.failure}
+def _runs_section(by_run: Runs, run_data: Sequence[RunData]) -> Section:
+    reasons = {run.key: run.failure for run in run_data if run.failure}
     table = tables.runs_table(by_run, reasons)
     failed = sum(evaluations[-1].state == "failed" for evaluations in by_run.values())
     rate = statistics.wilson_interval(failed, len(by_run))
-    share, low, high = (f"{float(value):.1%}" for value in rate)
+    share, low, high = (f"{value:.1%}" for value in rate.floats())
     text = f"{failed} of {len(by_run)} runs failed: {share}, 95 % interval {low} to {high}."
-    return Section("Failed and unfinished runs", text, [table] if table.entries else [])
+    return Section("Failed and unfinished runs", text, tables=[table] if table.entries else [])
 
 
-def _origin_section(rows: Sequence[EvaluationRow], folders: Sequence[RunData]) -> Section:
+def _origin_section(rows: Sequence[ResultRow], run_data: Sequence[RunData]) -> Section:
     facts: dict[str, set[str]] = {
         "device": {row.device for row in rows},
         "commit": {row.commit for row in rows},
     }
-    for run in folders:
+    for run in run_data:
         for entry in (run.manifest, *run.manifest.get("history", [])):
             for name, value in entry.items():
                 if isinstance(value, str | int | float) and name not in (
                     *("device", "commit", "from_env_steps"),
                 ):
                     facts.setdefault(str(name), set()).add(str(value))
-    return Section("Origin", "", [tables.origin_table(facts)])
+    return Section("Origin", tables=[tables.origin_table(facts)])

@@ -1,164 +1,154 @@
-"""A report as a page, and its figures and tables as files."""
+"""A report as a page, its figures and tables as files, and marked places of Markdown documents,
+which `cclf report --markdown` fills with tables:
 
+    <!-- table minigrid/verdicts-minigrid -->
+    written by `cclf report results --markdown THIS_FILE`
+    <!-- end of table -->
+
+A name is that of the table's CSV file, after the name of its part if a report has several parts.
+`verdicts` are the verdict tables of all parts.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from cclf.analysis import documents, figures, render
-from cclf.analysis.report import Figure, Report, ReportPart, Section
-from cclf.analysis.runs import Runs
-from cclf.analysis.table import Table
-from cclf.analysis.verdicts import Claim, Verdict
+from cclf.analysis import figures, render
+from cclf.analysis.report import ReportContent
+from cclf.analysis.verdicts import Verdict
+from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.atomic_files import write_output
+from cclf.storage.safe_loading import data_error_context, read_text
+
+END = "<!-- end of table -->"
+_BEGIN = re.compile(r"^<!-- table (\S+) -->\n", re.MULTILINE)
 
 
-def to_html(report: Report) -> str:
-    parts = [
-        {
-            "name": part.name,
-            "about": _describe(part.runs),
-            "sections": [_section_values(section, len(report.parts)) for section in part.sections],
-        }
-        for part in report.parts
+class ClaimSummary(NamedTuple):
+    """A claim with its verdicts, by part and profile of the report."""
+
+    text: str
+    verdicts: dict[str, Verdict]
+
+    @property
+    def is_decided(self) -> bool:
+        return any(verdict.state != "undecided" for verdict in self.verdicts.values())
+
+
+def claim_summaries(report: ReportContent) -> list[ClaimSummary]:
+    claims: dict[str, ClaimSummary] = {}
+    for part in report.parts:
+        for by_profile in part.claims.values():
+            for profile, pairs in by_profile.items():
+                label = f"{part.name}, {profile}" if part.name else profile
+                for claim, verdict in pairs:
+                    summary = claims.setdefault(claim.text, ClaimSummary(claim.text, {}))
+                    summary.verdicts[label] = verdict
+    return list(claims.values())
+
+
+def tiles(report: ReportContent) -> list[tuple[str, str, str]]:
+    """Number, label and CSS class of the summary."""
+    runs = [run for part in report.parts for run in part.runs.items()]
+    failed = sum(evaluations[-1].state == "failed" for _, evaluations in runs)
+    states = Counter(
+        verdict.state for claim in claim_summaries(report) for verdict in claim.verdicts.values()
+    )
+    verdicts = {f"verdicts: {state}": (states[state], state) for state in render.VERDICTS if states}
+    counts = {
+        "runs": (len(runs), ""),
+        "methods": (len({key.method for key, _ in runs}), ""),
+        "tasks": (len({key.task for key, _ in runs}), ""),
+        "failed runs": (failed, "did not hold"),
+        **verdicts,
+    }
+    return [
+        (f"{number:,}", label, style.replace(" ", "-") if number else "")
+        for label, (number, style) in counts.items()
     ]
+
+
+def to_html(report: ReportContent) -> str:
     return render.render(
         "report.html",
         title=report.title,
         tiles=tiles(report),
-        claims=_claims(report, decided=True),
-        undecided=_claims(report, decided=False),
-        parts=parts,
+        claims=claim_summaries(report),
+        parts=report.parts,
     )
 
 
-def _section_values(section: Section, num_parts: int) -> dict[str, object]:
-    tables_shown = [render.html_table(item) for item in section.items if isinstance(item, Table)]
-    figures_shown = [
-        render.HtmlFigure(
-            item.caption,
-            [figures.inline_svg(draw(), label) for label, draw in item.panels.items()],
-            item.styles,
-        )
-        for item in section.items
-        if isinstance(item, Figure)
-    ]
-    is_open = section.is_open or (num_parts == 1 and section.title == "Returns and steps")
-    counts = {"table": len(tables_shown), "figure": sum(len(f.panels) for f in figures_shown)}
-    about = ", ".join(_count(number, name) for name, number in counts.items() if number)
-    return section._asdict() | {
-        "about": about,
-        "tables": tables_shown,
-        "figures": figures_shown,
-        "is_open": is_open,
-    }
-
-
-def _describe(by_run: Runs) -> str:
-    counts = [len({key[field] for key in by_run}) for field in (1, 0)]
-    named = zip((len(by_run), *counts), ("run", "method", "task"), strict=True)
-    return ", ".join(_count(number, name) for number, name in named)
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'s' * (number != 1)}"
-
-
-def tiles(report: Report) -> list[tuple[str, str, str]]:
-    """Number, label and CSS class of the summary."""
-    all_runs = [item for part in report.parts for item in part.runs.items()]
-    states: Counter[str] = Counter(verdict.state for _, _, verdict in _verdicts(report))
-    failed = sum(evaluations[-1].state == "failed" for _, evaluations in all_runs)
-    return [
-        (f"{len(all_runs):,}", "runs", ""),
-        (str(len({key.method for key, _ in all_runs})), "methods", ""),
-        (str(len({key.task for key, _ in all_runs})), "tasks", ""),
-        (str(failed), "failed runs", "did-not-hold" if failed else ""),
-        *(
-            (str(states[state]), f"verdicts: {state}", state.replace(" ", "-"))
-            for state in render.VERDICTS
-            if states
-        ),
-    ]
-
-
-def _verdicts(report: Report) -> list[tuple[str, Claim, Verdict]]:
-    """Label, claim and verdict, of every part and profile."""
-    return [
-        (f"{part.name}, {profile}" if part.name else profile, claim, verdict)
-        for part in report.parts
-        for results in part.claims.values()
-        for profile, pairs in results.items()
-        for claim, verdict in pairs
-    ]
-
-
-def _claims(report: Report, decided: bool) -> dict[str, list[tuple[str, Verdict, str]]]:
-    """The summary: by claim the label, the verdict and its estimate; of the claims that are decided
-    under some profile, or of the others."""
-    claims: dict[str, list[tuple[str, Verdict, str]]] = {}
-    for label, claim, verdict in _verdicts(report):
-        estimate = verdict.text.partition("; ")[0]
-        claims.setdefault(claim.text, []).append((label, verdict, estimate))
-    return {
-        text: results
-        for text, results in claims.items()
-        if any(verdict.state != "undecided" for _, verdict, _ in results) == decided
-    }
-
-
-def markdown_tables(report: Report) -> dict[str, str]:
+def markdown_tables(report: ReportContent) -> dict[str, str]:
     """The tables by the names that documents use."""
-    found, all_verdicts = {}, []
+    tables, all_verdicts = {}, []
     for part in report.parts:
         prefix = f"{render.file_name(part.name)}/" if part.name else ""
         for table in part.tables:
             name, text = render.file_name(table.name), render.to_markdown(table)
-            found[f"{prefix}{name}"] = text
+            tables[f"{prefix}{name}"] = text
             all_verdicts += [text] if name.startswith("verdicts-") else []
-    return {"verdicts": "\n".join(all_verdicts), **found} if all_verdicts else found
+    return {"verdicts": "\n".join(all_verdicts), **tables} if all_verdicts else tables
+
+
+def fill_placeholders(text: str, tables: Mapping[str, str]) -> str:
+    """`text` with the named table in each marked place."""
+    before, *places = _BEGIN.split(text)
+    filled = [before]
+    for name, place in zip(places[::2], places[1::2], strict=True):
+        _, end, after = place.partition(END)
+        if name not in tables:
+            raise ConfigError(
+                f"no table is called {name!r} here{did_you_mean(name, tuple(tables))}"
+            )
+        if not end:
+            raise ConfigError(f"the place for table {name} has no end: put {END!r} after it")
+        filled.append(f"<!-- table {name} -->\n{tables[name]}{END}{after}")
+    return "".join(filled)
+
+
+def update_document(path: Path, tables: Mapping[str, str]) -> str:
+    """The document with its marked places filled; a new document has every table."""
+    if not path.exists():
+        marked = [f"<!-- table {name} -->\n{text}{END}\n" for name, text in tables.items()]
+        return "\n".join(marked)
+    with data_error_context(f"cannot read {path}"):
+        text = read_text(path)
+    if not _BEGIN.search(text):
+        raise ConfigError(f"{path} has no place for a table: mark one with `<!-- table NAME -->`")
+    try:
+        return fill_placeholders(text, tables)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def write_report(
-    report: Report,
+    report: ReportContent,
     out: Path,
     pdf: Path | None = None,
     png: Path | None = None,
     table_folder: Path | None = None,
     marked: Sequence[Path] = (),
 ) -> list[Path]:
-    """Write the page, and figures, tables and documents if asked for; returns the files written."""
-    markdown, page = markdown_tables(report) if marked else {}, to_html(report)
-    texts = [documents.update_document(path, markdown) for path in marked]  # all or none
-    for path, text in zip(marked, texts, strict=True):
-        write_output(path, text)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_output(out, page)
-    written = [*marked, out]
+    """Write the page, and figures, tables and documents if asked for; returns the files written.
+    Everything is made before the first file is written, so an error changes none."""
+    markdown = markdown_tables(report) if marked else {}
+    contents: dict[Path, str | bytes] = {path: update_document(path, markdown) for path in marked}
+    contents[out] = to_html(report)
     for part in report.parts:
         for folder, suffix in ((pdf, "pdf"), (png, "png")):
             if folder is not None:
-                written += _write_figures(part, folder / part.name, suffix)
+                for name, draw in part.figure_files.items():
+                    path = folder / part.name / f"{render.file_name(name)}.{suffix}"
+                    contents[path] = figures.to_bytes(draw(), suffix)
         if table_folder is not None:
-            written += _write_tables(part, table_folder / part.name)
-    return written
-
-
-def _write_figures(part: ReportPart, folder: Path, suffix: str) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for figure in part.figures:
-        for name, draw in figure.files.items():
-            written.append(folder / f"{render.file_name(name)}.{suffix}")
-            figures.save(draw(), written[-1])
-    return written
-
-
-def _write_tables(part: ReportPart, folder: Path) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for table in part.tables:
-        texts = {"csv": render.to_csv(table), "tex": render.to_latex(table, part.name)}
-        for suffix, text in texts.items():
-            written.append(folder / f"{render.file_name(table.name)}.{suffix}")
-            write_output(written[-1], text)
-    return written
+            for table in part.tables:
+                name = render.file_name(table.name)
+                contents[table_folder / part.name / f"{name}.csv"] = render.to_csv(table)
+                latex = render.to_latex(table, part.name)
+                contents[table_folder / part.name / f"{name}.tex"] = latex
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_output(path, content)
+    return list(contents)

@@ -1,7 +1,7 @@
 """Evaluations of runs, one row each, and the scores of methods computed from them.
 
 Failed runs stay in every statistic: from its failure on, a run scores the lowest return that was
-observed on its task. Tasks with different action repeats cannot be compared and are refused.
+observed on its task. Tasks with different action repeats cannot be compared, which is an error.
 """
 
 import functools
@@ -22,7 +22,7 @@ RunState = Literal["done", "failed", "unfinished"]
 StepUnit = Literal["env_steps", "agent_steps"]
 
 
-class EvaluationRow(NamedTuple):
+class ResultRow(NamedTuple):
     """One evaluation of one run; the columns of results files."""
 
     task: str
@@ -51,7 +51,7 @@ class StepBudget(NamedTuple):
     def __str__(self) -> str:
         return f"{self.steps:,} {self.unit.replace('_', ' ')}"
 
-    def of(self, row: EvaluationRow) -> int:
+    def of(self, row: ResultRow) -> int:
         return row.env_steps if self.unit == "env_steps" else row.agent_steps
 
 
@@ -80,21 +80,21 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-Runs = Mapping[RunKey, Sequence[EvaluationRow]]
+Runs = Mapping[RunKey, Sequence[ResultRow]]
 
 _ORDER = operator.attrgetter(*RunKey._fields, "env_steps", "episodes")
 
 
-def runs(rows: Iterable[EvaluationRow]) -> dict[RunKey, list[EvaluationRow]]:
-    """Rows by run, in order of steps. Of two evaluations at the same step, the longer one is
-    kept."""
-    by_run: dict[tuple[str, str, str, int], dict[int, EvaluationRow]] = {}
+def runs(rows: Iterable[ResultRow]) -> dict[RunKey, list[ResultRow]]:
+    """Rows by run, in order of steps. Of two evaluations at the same step, the one of
+    more episodes."""
+    by_run: dict[tuple[str, str, str, int], dict[int, ResultRow]] = {}
     for row in sorted(rows, key=_ORDER):
         by_run.setdefault(row[:4], {})[row.env_steps] = row
     return {RunKey(*key): list(evaluations.values()) for key, evaluations in by_run.items()}
 
 
-def describe(row: EvaluationRow) -> str:
+def describe(row: ResultRow) -> str:
     return f"{row.task} {row.method} {row.profile} seed {row.seed}"
 
 
@@ -104,13 +104,13 @@ def warn_once(line: str) -> None:
     say(f"cclf: {line}")
 
 
-def check_names(rows: Iterable[EvaluationRow]) -> None:
+def check_names(rows: Iterable[ResultRow]) -> None:
     """Raise ConfigError for names that are unsafe as labels or file names: results may come from
     other people."""
     for text in {text for row in rows for text in (*row[:3], row.device, row.commit)}:
         if text.startswith(FORMULA_SIGNS):
             raise ConfigError(
-                f"a name in these results begins as a spreadsheet's formula does: {ascii(text)[:80]}"
+                f"a name in these results starts like a spreadsheet formula: {ascii(text)[:80]}"
             )
         if not text.isprintable() or len(text) > 200:
             raise ConfigError(f"a name in these results cannot be printed: {ascii(text)[:80]}")
@@ -119,86 +119,76 @@ def check_names(rows: Iterable[EvaluationRow]) -> None:
             raise ConfigError(f"{method!r} cannot be the name of a method")
 
 
-def check_same_action_repeat(rows: Sequence[EvaluationRow]) -> None:
+def check_same_action_repeat(rows: Sequence[ResultRow]) -> None:
     """Raise ConfigError if two runs have the same key, or if runs of one task differ in the number
     of environment steps per agent step: their curves could not be compared."""
-    repeats: dict[str, dict[float, EvaluationRow]] = {}
-    evaluated = set()
-    for row in rows:
-        if (evaluation := (*row[:5], row.episodes)) in evaluated:
+    for same in group_by(rows, lambda row: (*row[:5], row.episodes)).values():
+        if len(same) > 1:
             raise ConfigError(
-                f"two runs are called {describe(row)}: keep results of different settings apart"
+                f"two runs are called {describe(same[0])}: keep results of different settings apart"
             )
-        evaluated.add(evaluation)
-        if row.agent_steps:
-            repeats.setdefault(row.task, {}).setdefault(row.env_steps / row.agent_steps, row)
-    for task, examples in repeats.items():
-        if len(examples) > 1:
+    evaluated = [row for row in rows if row.agent_steps]
+    for task, task_rows in group_by(evaluated, lambda row: row.task).items():
+        repeats = group_by(task_rows, lambda row: row.env_steps / row.agent_steps)
+        if len(repeats) > 1:
             values = " but ".join(
-                f"{repeat:g} in {describe(row)}" for repeat, row in sorted(examples.items())
+                f"{repeat:g} in {describe(same[0])}" for repeat, same in sorted(repeats.items())
             )
             raise ConfigError(
                 f"runs of {task} differ in env steps per agent step: {values}; report them apart"
             )
 
 
-def with_common_episode_count(rows: Sequence[EvaluationRow]) -> list[EvaluationRow]:
+def with_common_episode_count(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """Without longer evaluations that some runs of the task do not have at the same step."""
-    counts: dict[tuple[str, str, int], dict[tuple[str, str, str, int], set[int]]] = {}
-    for row in rows:
-        by_run = counts.setdefault((row.task, row.profile, row.env_steps), {})
-        by_run.setdefault(row[:4], set()).add(row.episodes)
-    longest = {}
-    for step, by_run in counts.items():
-        shared, known = set.intersection(*by_run.values()), set.union(*by_run.values())
-        if shared and max(known) > max(shared):
-            longest[step] = max(shared)
+    common = {}
+    steps = group_by(rows, lambda row: (row.task, row.profile, row.env_steps))
+    for step, step_rows in steps.items():
+        by_run = group_by(step_rows, lambda row: row[:4]).values()
+        episodes = [{row.episodes for row in evaluations} for evaluations in by_run]
+        longest = max(set.union(*episodes))
+        common[step] = max(set.intersection(*episodes), default=longest)
+        if common[step] < longest:
             warn_once(
                 f"{step[0]} at {step[2]:,} env steps: not every run has its evaluation in "
-                f"{max(known)} episodes, so all are compared in {max(shared)}"
+                f"{longest} episodes, so all are compared in {common[step]}"
             )
-    return [
-        row
-        for row in rows
-        if row.episodes <= longest.get((row.task, row.profile, row.env_steps), row.episodes)
-    ]
+    return [row for row in rows if row.episodes <= common[row.task, row.profile, row.env_steps]]
 
 
 def check_same_evaluation_steps(runs: Runs) -> None:
     """Raise ConfigError if runs of a task have their first evaluation at different steps: the step
     at which a return is reached could not be compared."""
     first: dict[str, tuple[int, RunKey]] = {}
-    for key, evaluations in runs.items():
-        start = evaluations[0].env_steps
-        if start == 0:
+    for key, (start, *_) in runs.items():
+        if start.env_steps == 0:
             continue  # it failed before its first evaluation
-        expected, other = first.setdefault(key.task, (start, key))
-        if start != expected:
+        expected, other = first.setdefault(key.task, (start.env_steps, key))
+        if start.env_steps != expected:
             raise ConfigError(
                 f"{key.task} is evaluated every {expected:,} env steps in {other.method} and every "
-                f"{start:,} in {key.method}: steps to a return cannot be compared"
+                f"{start.env_steps:,} in {key.method}: steps to a return cannot be compared"
             )
 
 
-def lowest_returns(rows: Iterable[EvaluationRow]) -> dict[str, float]:
-    """By task the lowest return of any evaluation: the score of a failed run."""
-    lowest: dict[str, float] = {}
-    for row in rows:
-        value = row.return_mean if math.isfinite(row.return_mean) else math.inf
-        lowest[row.task] = min(value, lowest.get(row.task, math.inf))
-    return {task: value if math.isfinite(value) else 0.0 for task, value in lowest.items()}
+def lowest_returns(rows: Iterable[ResultRow]) -> dict[str, float]:
+    """By task the lowest return of any evaluation, 0 if there is none: the score of a failed
+    run."""
+    lowest = {}
+    for task, task_rows in group_by(rows, lambda row: row.task).items():
+        returns = (row.return_mean for row in task_rows if math.isfinite(row.return_mean))
+        lowest[task] = min(returns, default=0.0)
+    return lowest
 
 
-def evaluation_at(evaluations: Sequence[EvaluationRow], budget: StepBudget) -> EvaluationRow | None:
+def evaluation_at(evaluations: Sequence[ResultRow], budget: StepBudget) -> ResultRow | None:
     """The evaluation of one run at `budget`, or up to 1 % later: a run may end a little beyond."""
-    for row in evaluations:
-        if budget.steps <= budget.of(row) <= budget.steps * 1.01:
-            return row
-    return None
+    at_budget = (r for r in evaluations if budget.steps <= budget.of(r) <= budget.steps * 1.01)
+    return next(at_budget, None)
 
 
 def steps_to(
-    evaluations: Sequence[EvaluationRow], threshold: float, unit: StepUnit = "env_steps"
+    evaluations: Sequence[ResultRow], threshold: float, unit: StepUnit = "env_steps"
 ) -> float:
     """The number of steps after which the return of a run first reaches `threshold`, or
     infinity."""
@@ -208,21 +198,21 @@ def steps_to(
 
 
 def score_matrix(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], budgets: Mapping[str, StepBudget]
+    rows: Sequence[ResultRow], methods: Sequence[str], budgets: Mapping[str, StepBudget]
 ) -> dict[str, np.ndarray]:
-    """By method the returns (runs, tasks) at the budget of each task, for the seeds that the
-    method has on every task. Unfinished runs that have not reached the budget are left out."""
-    chosen = [row for row in rows if row.task in budgets and row.method in methods]
-    lowest = lowest_returns(rows)
-    scores: dict[tuple[str, str], dict[int, float]] = {}
+    """By method the returns (runs, tasks) at the budget of each task. Unfinished runs that have not
+    reached the budget are excluded."""
     episodes: dict[str, set[int]] = {}
-    for key, evaluations in runs(chosen).items():
-        row = evaluation_at(evaluations, budgets[key.task])
-        if row is not None:
-            episodes.setdefault(row.task, set()).add(row.episodes)
-            scores.setdefault((key.method, key.task), {})[key.seed] = row.return_mean
-        elif evaluations[-1].state == "failed":
-            scores.setdefault((key.method, key.task), {})[key.seed] = lowest[key.task]
+
+    def score(evaluations: Sequence[ResultRow]) -> float | None:
+        row = evaluation_at(evaluations, budgets[evaluations[0].task])
+        if row is None:
+            return None
+        episodes.setdefault(row.task, set()).add(row.episodes)
+        return row.return_mean
+
+    chosen = [row for row in rows if row.task in budgets and row.method in methods]
+    scores = scores_by_method(chosen, methods, list(budgets), score, lowest_returns(rows))
     for task, counts in episodes.items():
         if len(counts) > 1:
             words = " and ".join(map(str, sorted(counts)))
@@ -230,49 +220,64 @@ def score_matrix(
                 f"{task} at {budgets[task]}: evaluations of {words} episodes count alike: "
                 "shorter ones are noisier"
             )
-    return {m: _common_seeds([scores.get((m, task), {}) for task in budgets]) for m in methods}
+    return scores
 
 
 def best_scores(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], tasks: Sequence[str]
+    rows: Sequence[ResultRow], methods: Sequence[str], tasks: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """By method the best evaluation of each run during training (runs, tasks), which some papers
     report although it is biased upwards.
 
     Longer evaluations at the end are not included, and runs with a single evaluation have no best.
     """
-    lowest = lowest_returns(rows)
-    scores: dict[tuple[str, str], dict[int, float]] = {}
-    by_run = group_by(rows, lambda row: RunKey(*row[:4]))
-    for (task, method, _, seed), evaluations in by_run.items():
-        usual = min(row.episodes for row in evaluations)
-        returns = [row.return_mean for row in evaluations if row.episodes == usual]
-        failed = evaluations[-1].state == "failed"
-        if failed or len(returns) > 1:
-            best = lowest[task] if failed else max(returns)
-            scores.setdefault((method, task), {})[seed] = best
-    return {m: _common_seeds([scores.get((m, task), {}) for task in tasks]) for m in methods}
+    by_run = group_by(rows, lambda row: row[:4])
+    episodes = {key: min(row.episodes for row in run) for key, run in by_run.items()}
+
+    def score(evaluations: Sequence[ResultRow]) -> float | None:
+        has_best = evaluations[0].state != "failed" and len(evaluations) > 1
+        return max(row.return_mean for row in evaluations) if has_best else None
+
+    during_training = [row for row in rows if row.episodes == episodes[row[:4]]]
+    return scores_by_method(during_training, methods, tasks, score, lowest_returns(rows))
 
 
 def mean_returns(
-    rows: Sequence[EvaluationRow], methods: Sequence[str], budget: StepBudget
+    rows: Sequence[ResultRow], methods: Sequence[str], task: str, budget: StepBudget
 ) -> dict[str, np.ndarray]:
-    """By method the mean of all evaluations of each run up to `budget` (runs, 1), on one task.
-    Unfinished runs that have not reached the budget are left out."""
-    lowest = lowest_returns(rows)
-    means: dict[str, list[float]] = {method: [] for method in methods}
-    for key, evaluations in runs(rows).items():
+    """By method the mean of all evaluations of each run up to `budget` (runs, 1). Unfinished runs
+    that have not reached the budget are excluded."""
+
+    def score(evaluations: Sequence[ResultRow]) -> float | None:
         last = evaluation_at(evaluations, budget)
-        if last is not None:
-            returns = [row.return_mean for row in evaluations if row.env_steps <= last.env_steps]
-            means[key.method].append(float(np.mean(returns)))
-        elif evaluations[-1].state == "failed":
-            means[key.method].append(lowest[key.task])
-    return {method: np.array(values).reshape(-1, 1) for method, values in means.items()}
+        if last is None:
+            return None
+        return float(np.mean([r.return_mean for r in evaluations if r.env_steps <= last.env_steps]))
+
+    return scores_by_method(rows, methods, [task], score, lowest_returns(rows))
 
 
-def _common_seeds(columns: Sequence[Mapping[int, float]]) -> np.ndarray:
-    """(runs, tasks) of a score by seed for each task: the seeds that every task has."""
-    seeds = sorted(set.intersection(*(set(column) for column in columns)))
-    scores = [[column[seed] for column in columns] for seed in seeds]
-    return np.array(scores).reshape(len(seeds), len(columns))
+def scores_by_method(
+    rows: Iterable[ResultRow],
+    methods: Sequence[str],
+    tasks: Sequence[str],
+    score: Callable[[Sequence[ResultRow]], float | None],
+    failed_scores: Mapping[str, float],
+) -> dict[str, np.ndarray]:
+    """By method the score of each run, from its evaluations in order of steps: (runs, tasks), of the
+    seeds that have a score on every task. A failed run without one has that of its task in
+    `failed_scores`, if any."""
+    scores: dict[tuple[str, str], dict[int, float]] = {}
+    for key, evaluations in runs(rows).items():
+        value = score(evaluations)
+        if value is None and evaluations[0].state == "failed":
+            value = failed_scores.get(key.task)
+        if value is not None:
+            scores.setdefault((key.method, key.task), {})[key.seed] = value
+    matrices = {}
+    for method in methods:
+        columns = [scores.get((method, task), {}) for task in tasks]
+        seeds = sorted(set.intersection(*map(set, columns)))
+        values = [[column[seed] for column in columns] for seed in seeds]
+        matrices[method] = np.array(values).reshape(len(seeds), len(columns))
+    return matrices

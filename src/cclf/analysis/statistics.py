@@ -3,7 +3,7 @@ task.
 
 An estimator maps (..., runs, tasks) to (...), so the same function is applied to the scores and to
 all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
-2021): runs are resampled within each task, tasks are kept. Intervals of few runs are too narrow;
+2021): runs are resampled within each task, tasks are not resampled. Intervals of few runs are too narrow;
 `cclf.analysis.verdicts` has a minimum. If a method has a single run on each of several tasks, tasks
 are resampled instead, the same for all methods (`resampled_unit`).
 """
@@ -18,9 +18,19 @@ RESAMPLES = 2_000
 
 
 class Interval(NamedTuple):
+    """An estimate with the limits of its 95 % interval."""
+
     estimate: np.ndarray
     low: np.ndarray
     high: np.ndarray
+
+    def floats(self) -> tuple[float, float, float]:
+        """Of a single number."""
+        return float(self.estimate), float(self.low), float(self.high)
+
+    def columns(self, name: str = "estimate") -> dict[str, float]:
+        """Of a single number, as columns of a table."""
+        return dict(zip((name, "low", "high"), self.floats(), strict=True))
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
@@ -71,13 +81,24 @@ def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
     return np.asarray(target - np.minimum(scores, target).mean(axis=(-2, -1)))
 
 
-def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Probability of improvement: how often a run of x beats a run of y on the same task; a tie is
-    half a win. Mean over tasks.
+def mean_difference(samples: Sequence[np.ndarray]) -> np.ndarray:
+    """Difference of the means of two methods."""
+    return np.asarray(mean(samples[0]) - mean(samples[1]))
 
-    >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])))  # 1<2, 1<3, 3>2, 3=3
+
+def iqm_difference(samples: Sequence[np.ndarray]) -> np.ndarray:
+    """Difference of the interquartile means of two methods."""
+    return np.asarray(iqm(samples[0]) - iqm(samples[1]))
+
+
+def probability_of_improvement(samples: Sequence[np.ndarray]) -> np.ndarray:
+    """Of two methods, how often a run of the first beats a run of the second on the same task; a
+    tie is half a win. Mean over tasks.
+
+    >>> float(probability_of_improvement([np.array([[1.0], [3.0]]), np.array([[2.0], [3.0]])]))  # 1<2, 1<3, 3>2, 3=3
     0.375
     """
+    x, y = samples
     shares = []
     for task in range(x.shape[-1]):  # one at a time: all pairs of runs at once are many
         ours, theirs = x[..., :, None, task], y[..., None, :, task]
@@ -88,8 +109,8 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
     """(resamples, runs, tasks): the runs of each task resampled with replacement,
     independently of other tasks."""
-    drawn = random.integers(0, len(scores), (resamples, *scores.shape))
-    return np.take_along_axis(scores[None], drawn, axis=1)
+    indices = random.integers(0, len(scores), (resamples, *scores.shape))
+    return np.take_along_axis(scores[None], indices, axis=1)
 
 
 def resampled_unit(samples: Sequence[np.ndarray]) -> str:
@@ -110,8 +131,8 @@ def _resample_jointly(samples: Sequence[np.ndarray], resamples: int, seed: int) 
     tasks jointly."""
     random = np.random.default_rng(seed)
     if resampled_unit(samples) == "tasks":
-        drawn = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
-        return [scores[:, drawn].swapaxes(0, 1) for scores in samples]
+        indices = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
+        return [scores[:, indices].swapaxes(0, 1) for scores in samples]
     return [resample(scores, resamples, random) for scores in samples]
 
 
@@ -144,11 +165,11 @@ def bootstrap_statistic(
 
 def percentiles(estimate: np.ndarray, draws: np.ndarray) -> Interval:
     """The 2.5 % and 97.5 % quantiles of draws along their first axis, without interpolation, so
-    that infinity is a possible end."""
-    ends = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
+    that infinity is a possible limit."""
+    filled = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
     low, high = (
         np.quantile(values, q, axis=0, method="inverted_cdf")
-        for values, q in zip(ends, (0.025, 0.975), strict=True)
+        for values, q in zip(filled, (0.025, 0.975), strict=True)
     )
     return Interval(estimate, np.asarray(low), np.asarray(high))
 
@@ -179,19 +200,6 @@ def performance_profile(
         for part in (scores, draws)
     ]
     return percentiles(*shares)
-
-
-def improvement_interval(
-    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """`probability_of_improvement` of x over y with its 95 % interval.
-
-    >>> improvement_interval(np.array([[3.0]]), np.array([[2.0]])).estimate
-    array(1.)
-    """
-    return bootstrap_statistic(
-        [x, y], lambda parts: probability_of_improvement(parts[0], parts[1]), resamples, seed
-    )
 
 
 def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:

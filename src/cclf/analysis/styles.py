@@ -4,7 +4,7 @@ that are drawn together have different ones."""
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 # Each has a contrast of 3 to light and to dark pages.
 RED, BLUE, GREEN, ORANGE, PURPLE = "#d1495b", "#4878c0", "#3a9a5f", "#cb7a12", "#9055b8"
@@ -23,8 +23,15 @@ SIMILAR_COLORS = {
         (GREY, PINK),
     )
 }
-LineStyle = dict[str, Any]  # arguments of matplotlib that draw a line
 DASHES: tuple[tuple[float, ...], ...] = (SOLID, DASHED, DOTTED, DASH_DOT)
+
+
+class LineStyle(TypedDict, total=False):
+    """Arguments of matplotlib that draw a line."""
+
+    color: str
+    ls: str | tuple[float, tuple[float, ...]]
+    lw: float
 
 
 class Style(NamedTuple):
@@ -79,11 +86,11 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
     True
     """
     names = list(dict.fromkeys(methods))
-    found = {name: STYLES[name] for name in names if name in STYLES}
+    chosen = {name: STYLES[name] for name in names if name in STYLES}
     for name in names:
-        if name not in found:
-            found[name] = _free(zlib.crc32(name.encode()), list(found.values()))
-    return {name: found[name] for name in names}
+        if name not in chosen:
+            chosen[name] = _free(zlib.crc32(name.encode()), list(chosen.values()))
+    return {name: chosen[name] for name in names}
 
 
 def _free(begin: int, taken: list[Style]) -> Style:

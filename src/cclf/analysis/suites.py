@@ -1,7 +1,7 @@
 """Results of one suite under one profile: scores at the step counts that are reported, for each task
 and averaged across tasks."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -10,44 +10,26 @@ import numpy as np
 
 from cclf.algorithms.registry import algorithms
 from cclf.analysis import runs
-from cclf.analysis.published import Published, published, score_range
-from cclf.analysis.runs import EvaluationRow, StepBudget, StepUnit
+from cclf.analysis.published import Published, normalized, published, score_range
+from cclf.analysis.runs import ResultRow, StepBudget, StepUnit
 from cclf.envs.registry import known_tasks, suites
 
 
 @dataclass(frozen=True)
 class SuiteResults:
-    """Rows that belong in one table: one suite under one profile."""
+    """The results of one suite under one profile, which belong in one table."""
 
     suite: str
     profile: str
-    rows: Sequence[EvaluationRow]
+    rows: Sequence[ResultRow]
+    by_task: Mapping[str, Sequence[ResultRow]]  # in the order in which suites list their tasks
+    runs_by_task: Mapping[str, runs.Runs]
+    report_steps: Mapping[str, Sequence[StepBudget]]
+    methods: Sequence[str]
 
     @property
     def name(self) -> str:
         return f"{self.suite}, {self.profile}"
-
-    @cached_property
-    def by_task(self) -> dict[str, list[EvaluationRow]]:
-        """The rows of each task, in the order in which suites list their tasks."""
-        by_task = runs.group_by(self.rows, lambda row: row.task)
-        return {task: by_task[task] for task in sorted(by_task, key=task_order)}
-
-    @cached_property
-    def runs_by_task(self) -> dict[str, runs.Runs]:
-        return {task: runs.runs(rows) for task, rows in self.by_task.items()}
-
-    @property
-    def tasks(self) -> list[str]:
-        return list(self.by_task)
-
-    @cached_property
-    def methods(self) -> list[str]:
-        return sort_methods(self.suite, (row.method for row in self.rows))
-
-    @cached_property
-    def report_steps(self) -> dict[str, list[StepBudget]]:
-        return {task: report_steps(found, task) for task, found in self.runs_by_task.items()}
 
     @cached_property
     def scores_at_steps(self) -> "list[ScoresAtStep]":
@@ -55,19 +37,19 @@ class SuiteResults:
         run: some published columns are that, and are compared with it only."""
         entries = []
         for task, rows in self.by_task.items():
-            known: dict[StepBudget | str | None, dict[str, Published]] = {}
-            for row in _published(task, self.methods):
-                key = "best" if "best" in row.source else row.clock
-                known.setdefault(key, {})[row.method] = row
+            known = _published(task, self.methods)
             for budget in self.report_steps[task]:
                 scores = runs.score_matrix(rows, self.methods, {task: budget})
-                rows_known = known.get(budget, {})
-                entries.append(ScoresAtStep(task, f"at {budget}", budget, scores, rows_known))
-            if self.suite == "atari":
-                scores = runs.best_scores(rows, self.methods, [task])
-                if any(map(len, scores.values())):
-                    best = known.get("best", {})
-                    entries.append(ScoresAtStep(task, "best evaluation", None, scores, best))
+                at_budget = {
+                    row.method: row
+                    for row in known
+                    if row.clock == budget and "best" not in row.source
+                }
+                entries.append(ScoresAtStep(task, f"at {budget}", budget, scores, at_budget))
+            scores = runs.best_scores(rows, self.methods, [task])
+            if self.suite == "atari" and any(map(len, scores.values())):
+                best = {row.method: row for row in known if "best" in row.source}
+                entries.append(ScoresAtStep(task, "best evaluation", None, scores, best))
         return entries
 
 
@@ -81,10 +63,21 @@ class ScoresAtStep(NamedTuple):
     published: dict[str, Published]
 
 
-def group_rows(rows: Iterable[EvaluationRow]) -> list[SuiteResults]:
-    by_kind = runs.group_by(rows, lambda row: (row.task.split("/")[0], row.profile))
-    ordered = sorted(by_kind, key=lambda kind: (kind[0], *profile_order(kind[1])))
-    return [SuiteResults(*kind, by_kind[kind]) for kind in ordered]
+def group_rows(rows: Iterable[ResultRow]) -> list[SuiteResults]:
+    groups = runs.group_by(rows, lambda row: (row.task.split("/")[0], row.profile))
+    results = []
+    for suite, profile in sorted(groups, key=lambda key: (key[0], *profile_order(key[1]))):
+        group = groups[suite, profile]
+        by_task = runs.group_by(sorted(group, key=lambda row: task_order(row.task)), _task)
+        runs_by_task = {task: runs.runs(rows_of_task) for task, rows_of_task in by_task.items()}
+        steps = {task: report_steps(by_run, task) for task, by_run in runs_by_task.items()}
+        methods = sort_methods(suite, (row.method for row in group))
+        results.append(SuiteResults(suite, profile, group, by_task, runs_by_task, steps, methods))
+    return results
+
+
+def _task(row: ResultRow) -> str:
+    return row.task
 
 
 def profile_order(profile: str) -> tuple[int, str]:
@@ -117,20 +110,22 @@ def sort_methods(suite: str, methods: Iterable[str]) -> list[str]:
 def methods_in_order(keys: Iterable[runs.RunKey]) -> list[str]:
     """The methods of runs on any suites, each once."""
     by_suite = runs.group_by(keys, lambda key: key.task.split("/")[0])
-    ordered = (sort_methods(suite, (k.method for k in found)) for suite, found in by_suite.items())
+    ordered = (sort_methods(suite, (k.method for k in own)) for suite, own in by_suite.items())
     return list(dict.fromkeys(method for methods in ordered for method in methods))
 
 
 def report_steps(named: runs.Runs, task: str) -> list[StepBudget]:
     """The step counts at which a task is reported: those of published numbers that were reached,
-    and the ends of runs."""
+    and the last steps of runs."""
     unit: StepUnit = "agent_steps" if task.startswith("atari/") else "env_steps"
     clock, by_run = StepBudget(unit, 0), list(named.values())
-    ends = {clock.of(evaluations[-1]) for evaluations in by_run if evaluations[-1].state == "done"}
-    if not ends:  # nothing is finished: the step that all runs have reached
-        ends = {min(clock.of(evaluations[-1]) for evaluations in by_run)}
+    final_steps = {
+        clock.of(evaluations[-1]) for evaluations in by_run if evaluations[-1].state == "done"
+    }
+    if not final_steps:  # nothing is finished: the step that all runs have reached
+        final_steps = {min(clock.of(evaluations[-1]) for evaluations in by_run)}
     known = _published(task, {key.method for key in named})
-    budgets = {StepBudget(unit, steps) for steps in ends if steps}
+    budgets = {StepBudget(unit, steps) for steps in final_steps if steps}
     budgets |= {row.clock for row in known if row.clock}
     return sorted(
         budget
@@ -165,32 +160,35 @@ class Aggregate(NamedTuple):
     def about(self) -> str:
         return f"{self.suite}, {self.profile}, {self.when}"
 
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"across {self.suite} {self.profile} {self.when}"
+
 
 def aggregate_scores(group: SuiteResults) -> list[Aggregate]:
     """At each step count that all tasks share, or if they share none, at the end of each. Tasks
-    without a scale are left out."""
-    ranges = {task: bounds for task in group.tasks if (bounds := score_range(task))}
-    budgets = {task: found for task in ranges if (found := group.report_steps[task])}
+    without a scale are excluded."""
+    budgets = {
+        task: steps
+        for task in group.by_task
+        if score_range(task) and (steps := group.report_steps[task])
+    }
     if len(budgets) < 2:
         return []
-    shared = sorted(set.intersection(*(set(found) for found in budgets.values())))
+    shared = sorted(set.intersection(*map(set, budgets.values())))
     plans = [(f"at {budget}", dict.fromkeys(budgets, budget)) for budget in shared]
     plans = plans or [
-        ("at the end of each task", {task: found[-1] for task, found in budgets.items()})
+        ("at the end of each task", {task: steps[-1] for task, steps in budgets.items()})
     ]
     matrices = [(when, runs.score_matrix(group.rows, group.methods, plan)) for when, plan in plans]
     if group.suite == "atari":
         best = runs.best_scores(group.rows, group.methods, list(budgets))
         matrices.append(("best evaluation of each run", best))
-    low, high = np.transpose([ranges[task] for task in budgets])
     aggregates = []
     for when, scores in matrices:
-        normalized = {
-            method: (scores[method] - low) / (high - low)
-            for method in group.methods
-            if len(scores[method])
-        }
-        excluded = [method for method in group.methods if method not in normalized]
-        if normalized:
-            aggregates.append(Aggregate(group.suite, group.profile, when, normalized, excluded))
+        scaled = {m: normalized(s, list(budgets)) for m, s in scores.items() if len(s)}
+        excluded = [method for method in group.methods if method not in scaled]
+        if scaled:
+            aggregates.append(Aggregate(group.suite, group.profile, when, scaled, excluded))
     return aggregates

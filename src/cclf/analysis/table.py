@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cclf.analysis.statistics import Interval
+
 Value = str | int | float | None
 Record = dict[str, Value]  # one line of the CSV file, by column
 MISSING = "–"  # the text of an empty cell
@@ -21,9 +23,6 @@ class Cell(NamedTuple):
     text: str
     notes: tuple[str, ...] = ()
     style: str = ""
-
-    def without(self, note: str) -> "Cell":
-        return self._replace(notes=tuple(other for other in self.notes if other != note))
 
 
 class Entry(NamedTuple):
@@ -47,6 +46,7 @@ class Table:
     title: str = ""
     about: str = ""  # the runs that it is about
     caption: str = ""
+    bold_caption: str = ""  # what bold means; shown if a cell is bold
     stacked: bool = False  # columns of prose: on a phone it is shown as a list
 
     @property
@@ -84,40 +84,50 @@ def layout(table: Table, drop_empty: bool = False) -> Layout:
     """Notes that all cells share move to the caption, and tasks become columns if there are more
     methods than tasks, so that the table stays narrow. `drop_empty` removes columns without a
     value."""
-    header, rows = tuple(Cell(name) for name in table.header), list(table.rows)
-    if drop_empty:
-        kept = [
-            column
-            for column in range(len(header))
-            if column < len(table.labels) or any(row[column].text != MISSING for row in rows)
-        ]
-        header = tuple(header[column] for column in kept)
-        rows = [tuple(row[column] for column in kept) for row in rows]
-    shared, rows = _factor_common_notes(rows)
-    caption = f"{table.caption} {shared}".strip()
-    if table.header[0] == "task" and len(header) - 1 > len(rows):
-        (_, *tasks), *methods = zip(header, *rows, strict=True)
-        return Layout(caption, (Cell("method"), *tasks), methods)
+    shared, rows = _factor_common_notes(table.rows)
+    header = tuple(map(Cell, table.header))
+    columns = [
+        column
+        for number, column in enumerate(zip(header, *rows, strict=True))
+        if not drop_empty
+        or number < len(table.labels)
+        or any(cell.text != MISSING for cell in column[1:])
+    ]
+    if table.header[0] != "task" or len(columns) - 1 <= len(rows):
+        header, *rows = zip(*columns, strict=True)
+    else:
+        (_, *tasks), *rows = columns
+        header = (Cell("method"), *tasks)
+    is_bold = any(entry.cell.style == "best" for entry in table.entries)
+    caption = " ".join(filter(None, (table.caption, table.bold_caption * is_bold, shared)))
     return Layout(caption, header, rows)
 
 
 _SEEDS = re.compile(r"\d+ seeds?").fullmatch
 
 
-def _factor_common_notes(rows: list[tuple[Cell, ...]]) -> tuple[str, list[tuple[Cell, ...]]]:
+def _factor_common_notes(
+    rows: Sequence[tuple[Cell, ...]],
+) -> tuple[str, list[tuple[Cell, ...]]]:
     """The notes that all first cells share and the number of seeds of most cells, as a sentence;
     and the rows without them."""
-    common = []
     firsts = {row[0].notes for row in rows if row[0].style != "claim"}
-    if len(rows) > 1 and len(firsts) == 1 and (notes := firsts.pop()):
-        common.append(", ".join(notes))
-        rows = [(row[0]._replace(notes=()), *row[1:]) for row in rows]
-    seeds = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
-    if seeds:
-        (usual, _), *others = seeds.most_common()
-        common.append(f"{usual}{', unless a cell says otherwise' * bool(others)}")
-        rows = [tuple(cell.without(usual) for cell in row) for row in rows]
-    return f"All: {'; '.join(common)}." if common else "", rows
+    common = firsts.pop() if len(rows) > 1 and len(firsts) == 1 else ()
+    counts = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
+    (usual, _), *others = counts.most_common() or [("", 0)]
+    without = [
+        (
+            row[0]._replace(notes=() if common else row[0].notes),
+            *(
+                cell._replace(notes=tuple(note for note in cell.notes if note != usual))
+                for cell in row[1:]
+            ),
+        )
+        for row in rows
+    ]
+    seeds = f"{usual}{', unless a cell says otherwise' * bool(others)}"
+    shared = "; ".join(filter(None, (", ".join(common), seeds)))
+    return f"All: {shared}." if shared else "", without
 
 
 def format_number(value: float) -> str:
@@ -138,6 +148,11 @@ def format_number(value: float) -> str:
 
 def format_interval(low: float, high: float) -> str:
     return f"[{format_number(low)}, {format_number(high)}]"
+
+
+def interval_cell(interval: Interval, *notes: str, style: str = "") -> Cell:
+    estimate, low, high = interval.floats()
+    return Cell(format_number(estimate), (format_interval(low, high), *notes), style)
 
 
 def format_seeds(count: int) -> str:

@@ -13,35 +13,34 @@ from cclf.analysis.table import (
     MISSING,
     Cell,
     Entry,
+    Record,
     Table,
-    Value,
     format_interval,
     format_number,
     format_seeds,
+    interval_cell,
 )
-from cclf.analysis.verdicts import MIN_SEEDS, Claim, Verdict
+from cclf.analysis.verdicts import MIN_SEEDS, TABLES, Claim, Verdict
 
 ClaimResults = Mapping[str, Sequence[tuple[Claim, Verdict]]]  # by profile
+
+
+BEST_IN_BOLD = (
+    "In bold: a mean whose interval is above those of all other methods on the task, if each has "
+    f"{MIN_SEEDS} seeds or more."
+)
 
 
 def score_tables(group: SuiteResults) -> list[Table]:
     """Mean ± standard deviation with its interval and the published value; the best evaluations
     of runs in a table of their own."""
-    bold = (
-        " In bold: a mean whose interval is above those of all other methods on the task, if each "
-        f"has {MIN_SEEDS} seeds or more."
-    ) * (len(group.methods) > 1)
     at_steps = [scores for scores in group.scores_at_steps if scores.budget]
     best = [scores for scores in group.scores_at_steps if not scores.budget]
-    spread = "± standard deviation across seeds, 95 % interval of the mean."
-    caption = f"mean return {spread}{bold}"
-    best_caption = (
-        "the best evaluation of each run during training, as CURL's paper reports it, "
-        f"{spread}{bold}"
-    )
+    deviation = "± standard deviation across seeds, 95 % interval of the mean."
+    best_caption = "the best evaluation of each run during training, as CURL's paper reports it, "
     tables = [
-        _score_table(group, "returns", "Returns", at_steps, caption),
-        _score_table(group, "best-evaluations", "Best evaluations", best, best_caption),
+        _score_table(group, "returns", "Returns", at_steps, f"mean return {deviation}"),
+        _score_table(group, "best-evaluations", "Best evaluations", best, best_caption + deviation),
     ]
     return [table for table in tables if table.entries]
 
@@ -49,54 +48,47 @@ def score_tables(group: SuiteResults) -> list[Table]:
 def _score_table(
     group: SuiteResults, name: str, title: str, lines: Sequence[ScoresAtStep], caption: str
 ) -> Table:
-    failed = {
-        (key.method, key.task)
-        for runs in group.runs_by_task.values()
-        for key, evaluations in runs.items()
-        if evaluations[-1].state == "failed"
-    }
+    failed = {(row.method, row.task) for row in group.rows if row.state == "failed"}
     entries = []
     for line in lines:
-        scores = {method: found for method, found in line.scores.items() if len(found)}
+        scores = {method: values for method, values in line.scores.items() if len(values)}
         intervals = {m: statistics.interval(s, statistics.mean) for m, s in scores.items()}
         best = _clearly_best(scores, intervals)
         row = (Cell(short_task(line.task), (line.label,)),)
         for method in dict.fromkeys((*scores, *line.published)):
             paper = line.published.get(method)
-            notes: tuple[str, ...] = ()
-            if paper is not None:
-                notes = (f"published {_plus_minus(paper.mean, paper.std)}",)
+            published_note = [f"published {_plus_minus(paper.mean, paper.std)}"] if paper else []
             if method not in scores:
-                entries.append(Entry(row, None, method, Cell(MISSING, notes)))
+                entries.append(Entry(row, None, method, Cell(MISSING, tuple(published_note))))
                 continue
-            mean, low, high = (float(value) for value in intervals[method])
-            seeds, std = len(scores[method]), float(statistics.std(scores[method]))
-            several = seeds > 1
-            text = _plus_minus(mean, std if several else None)
+            (mean, *limits), seeds = intervals[method].floats(), len(scores[method])
+            std = float(statistics.std(scores[method])) if seeds > 1 else None
+            low, high = limits if seeds > 1 else (None, None)
             count = format_seeds(seeds) + ", some failed" * ((method, line.task) in failed)
-            small = (format_interval(low, high), count) if several else (count,)
-            record: dict[str, Value] = {
+            own_notes = [format_interval(*limits), count] if seeds > 1 else [count]
+            record: Record = {
                 "task": line.task,
                 "profile": group.profile,
                 **budget_columns(line),
                 "method": method,
                 "seeds": seeds,
                 "mean": mean,
-                "std": std if several else "",
-                "low": low if several else "",
-                "high": high if several else "",
-                "published_mean": "" if paper is None else paper.mean,
-                "published_std": "" if paper is None else paper.std,
-                "published_source": "" if paper is None else paper.source,
+                "std": std,
+                "low": low,
+                "high": high,
+                "published_mean": paper and paper.mean,
+                "published_std": paper and paper.std,
+                "published_source": paper and paper.source,
             }
-            cell = Cell(text, small + notes, "best" if method == best else "")
+            style = "best" if method == best else ""
+            cell = Cell(_plus_minus(mean, std), (*own_notes, *published_note), style)
             entries.append(Entry(row, record, method, cell))
     columns = (*group.methods, *_published_reruns(group.methods, lines))
     name = f"{name}-{group.suite}-{group.profile}"
-    return Table(name, entries, ("task",), columns, title, group.name, caption)
+    return Table(name, entries, ("task",), columns, title, group.name, caption, BEST_IN_BOLD)
 
 
-def budget_columns(line: ScoresAtStep) -> dict[str, Value]:
+def budget_columns(line: ScoresAtStep) -> Record:
     unit, steps = line.budget or ("best", "")
     return {"clock": unit, "steps": steps}
 
@@ -117,7 +109,7 @@ def _clearly_best(
 ) -> str | None:
     """The method whose interval is above those of all others. Intervals of few seeds are too
     narrow to decide."""
-    if len(scores) < 2 or any(len(found) < MIN_SEEDS for found in scores.values()):
+    if len(scores) < 2 or any(len(values) < MIN_SEEDS for values in scores.values()):
         return None
     best = max(intervals, key=lambda method: float(intervals[method].estimate))
     others = (interval for method, interval in intervals.items() if method != best)
@@ -150,21 +142,17 @@ def aggregate_table(aggregate: Aggregate) -> Table:
         row = (Cell(method, (f"{format_seeds(len(scores))} × {scores.shape[1]} tasks",)),)
         for name, estimator in ESTIMATORS.items():
             interval = statistics.interval(scores, estimator)
-            estimate, low, high = (float(value) for value in interval)
-            record: dict[str, Value] = {
+            record: Record = {
                 "suite": aggregate.suite,
                 "profile": aggregate.profile,
                 "when": aggregate.when,
                 "method": method,
                 "estimator": name,
                 "seeds": len(scores),
-                "estimate": estimate,
-                "low": low,
-                "high": high,
+                **interval.columns(),
                 "interval_over": units[method],
             }
-            cell = Cell(format_number(estimate), (format_interval(low, high),))
-            entries.append(Entry(row, record, name, cell))
+            entries.append(Entry(row, record, name, interval_cell(interval)))
     caption = SCALES.get(aggregate.suite, "Returns as they are.")
     if aggregate.suite == "atari":
         entries += _published_aggregates(best="best" in aggregate.when)
@@ -176,9 +164,8 @@ def aggregate_table(aggregate: Aggregate) -> Table:
         )
     if aggregate.excluded:
         caption += f" Not on every task, so excluded: {', '.join(aggregate.excluded)}."
-    name = f"across {aggregate.suite} {aggregate.profile} {aggregate.when}"
     columns, title = tuple(ESTIMATORS), "Across tasks"
-    return Table(name, entries, ("method",), columns, title, aggregate.about, caption)
+    return Table(aggregate.name, entries, ("method",), columns, title, aggregate.about, caption)
 
 
 PUBLISHED_QUANTITIES = {"hns-iqm": "IQM", "hns-median": "median", "hns-mean": "mean"}
@@ -188,8 +175,8 @@ def _published_aggregates(best: bool) -> list[Entry]:
     """Published aggregates of the best evaluations, or of the last ones."""
     rows = [row for row in published("atari_aggregates") if ("best" in row.source) == best]
     entries = []
-    for method, found in group_by(rows, lambda row: row.method).items():
-        quantities = {row.quantity: row for row in found}
+    for method, method_rows in group_by(rows, lambda row: row.method).items():
+        quantities = {row.quantity: row for row in method_rows}
         is_rerun = quantities["hns-mean"].source.startswith("re-run")
         label = (Cell(method, ("re-run" if is_rerun else "published",)),)
         for quantity, column in PUBLISHED_QUANTITIES.items():
@@ -200,61 +187,44 @@ def _published_aggregates(best: bool) -> list[Entry]:
 
 
 def cost_table(group: SuiteResults) -> Table:
-    """Wall time of whole runs, evaluation included, by machine."""
-    last = [found[-1] for by_run in group.runs_by_task.values() for found in by_run.values()]
+    """Wall time of complete runs, evaluation included, by machine."""
+    last = [run[-1] for by_run in group.runs_by_task.values() for run in by_run.values()]
     timed = [row for row in last if row.state == "done" and row.wall_seconds > 0]
-    ends = group_by(timed, lambda row: (row.task, row.device))
+    tasks = list(group.by_task)
+    by_place = group_by(timed, lambda row: (tasks.index(row.task), row.device, row.method))
     methods = sort_methods(group.suite, (row.method for row in timed))
     entries = []
-    for task, device in sorted(ends, key=lambda place: (group.tasks.index(place[0]), place[1])):
-        found = group_by(ends[task, device], lambda row: row.method)
-        for method in filter(found.__contains__, methods):
-            rows = found[method]
-            seconds, updates, steps = (
-                float(np.median(values))
-                for values in (
-                    [row.wall_seconds for row in rows],
-                    [row.updates / row.wall_seconds for row in rows],
-                    [row.env_steps / row.wall_seconds for row in rows],
-                )
-            )
-            record: dict[str, Value] = {
-                "task": task,
-                "profile": group.profile,
-                "device": device,
-                "method": method,
-                "runs": len(rows),
-                "median_wall_seconds": seconds,
-                "updates_per_second": updates,
-                "env_steps_per_second": steps,
-            }
-            notes = (f"{format_number(updates)} updates/s", f"{format_number(steps)} env steps/s")
-            cell = Cell(f"{format_number(seconds)} s", notes)
-            entries.append(Entry((Cell(short_task(task), (device,)),), record, method, cell))
+    for (task_number, device, method), rows in sorted(
+        by_place.items(), key=lambda item: (*item[0][:2], methods.index(item[0][2]))
+    ):
+        task = tasks[task_number]
+        seconds = float(np.median([row.wall_seconds for row in rows]))
+        updates = float(np.median([row.updates / row.wall_seconds for row in rows]))
+        steps = float(np.median([row.env_steps / row.wall_seconds for row in rows]))
+        record: Record = {
+            "task": task,
+            "profile": group.profile,
+            "device": device,
+            "method": method,
+            "runs": len(rows),
+            "median_wall_seconds": seconds,
+            "updates_per_second": updates,
+            "env_steps_per_second": steps,
+        }
+        notes = (f"{format_number(updates)} updates/s", f"{format_number(steps)} env steps/s")
+        cell = Cell(f"{format_number(seconds)} s", notes)
+        entries.append(Entry((Cell(short_task(task), (device,)),), record, method, cell))
     caption = "median of finished runs, evaluation included; one row per kind of machine."
     name = f"cost-{group.suite}-{group.profile}"
     return Table(name, entries, ("task",), tuple(methods), "Cost", group.name, caption)
 
 
-TABLE_TITLES = {
-    "table1": "DeepMind Control",
-    "ablation": "the four pieces",
-    "atari": "Atari",
-    "minigrid": "MiniGrid",
-    "cost": "training time",
-    "curiosity": "curiosity and its controls (asked by this package)",
-    "curiosity-toy": "curiosity and its controls on a toy (asked by this package)",
-    "curiosity-re3": "curiosity and its controls on RE3 (asked by this package)",
-    "curiosity-drqv2": "curiosity and its controls on DrQ-v2 (asked by this package)",
-}
-
-
 def verdict_table(table: str, results: ClaimResults) -> Table:
     """One row per claim, one column per profile."""
-    by_claim: dict[str, list[Entry]] = {}
-    for profile, pairs in results.items():
-        for claim, verdict in pairs:
-            record: dict[str, Value] = {
+    entries = []
+    for pairs in zip(*results.values(), strict=True):  # every profile has the same claims
+        for profile, (claim, verdict) in zip(results, pairs, strict=True):
+            record: Record = {
                 "table": table,
                 "claim": claim.name,
                 "profile": profile,
@@ -269,12 +239,10 @@ def verdict_table(table: str, results: ClaimResults) -> Table:
             }
             label = (Cell(claim.text, (claim.source,), "claim"),)
             cell = Cell(verdict.state, (verdict.text,), verdict.state)
-            by_claim.setdefault(claim.name, []).append(Entry(label, record, profile, cell))
-    entries = [entry for found in by_claim.values() for entry in found]
-    title = TABLE_TITLES[table]
-    labels, columns = (title,), tuple(results)
-    title = f"Claims about {title}"
-    return Table(f"verdicts-{table}", entries, labels, columns, title, stacked=True)
+            entries.append(Entry(label, record, profile, cell))
+    title, columns = TABLES[table], tuple(results)
+    name = f"verdicts-{table}"
+    return Table(name, entries, (title,), columns, f"Claims about {title}", stacked=True)
 
 
 def runs_table(runs: Runs, reasons: Mapping[RunKey, str]) -> Table:

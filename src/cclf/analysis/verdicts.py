@@ -12,23 +12,31 @@ and 5 seeds on one task, in 10 %, 6 % and 4 % on six. Hence MIN_SEEDS.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
 from cclf.analysis import published, runs, statistics
-from cclf.analysis.runs import EvaluationRow, StepBudget, StepUnit
+from cclf.analysis.runs import ResultRow, StepBudget, StepUnit
 from cclf.analysis.statistics import Interval
 from cclf.analysis.table import format_number
 from cclf.config import Config
 from cclf.errors import ConfigError
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
-TABLES = (
-    *("table1", "ablation", "atari", "minigrid", "cost"),  # of the paper
-    # of this package: whether the paper's curiosity carries information
-    *("curiosity", "curiosity-toy", "curiosity-re3", "curiosity-drqv2"),
-)
+OF_THIS_PACKAGE = "(asked by this package)"  # whether the paper's curiosity carries information
+TABLES = {  # of claims, with their titles; the first five are the paper's
+    "table1": "DeepMind Control",
+    "ablation": "the four pieces",
+    "atari": "Atari",
+    "minigrid": "MiniGrid",
+    "cost": "training time",
+    "curiosity": f"curiosity and its controls {OF_THIS_PACKAGE}",
+    "curiosity-toy": f"curiosity and its controls on a toy {OF_THIS_PACKAGE}",
+    "curiosity-re3": f"curiosity and its controls on RE3 {OF_THIS_PACKAGE}",
+    "curiosity-drqv2": f"curiosity and its controls on DrQ-v2 {OF_THIS_PACKAGE}",
+}
 LESS_IS_BETTER = ("steps", "seconds", "below")
 
 ClaimKind = Literal["return", "average", "iqm", "wins", "steps", "seconds", "above", "below"]
@@ -116,7 +124,7 @@ def decidable_claims(claims: Iterable[Claim], configs: Iterable[Config]) -> list
     ]
 
 
-def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
+def evaluate_claim(claim: Claim, rows: Sequence[ResultRow]) -> Verdict:
     """Whether `rows`, all of one profile, support a claim. Rows of other tasks and methods are
     ignored."""
     rows = [row for row in rows if row.task in claim.tasks and row.method in claim.methods]
@@ -131,9 +139,7 @@ def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
         return Verdict("undecided", str(error))
     seeds = min(len(sample) for sample in samples)
     if seeds == 0:
-        absent = [
-            method for method, sample in zip(claim.methods, samples, strict=True) if not len(sample)
-        ]
+        absent = [m for m, sample in zip(claim.methods, samples, strict=True) if not len(sample)]
         return Verdict("undecided", f"no results of {', '.join(absent)} at {claim.clock}")
     if claim.measure == "seconds" and len(devices := sorted({row.device for row in rows})) > 1:
         text = f"timed on different machines: {', '.join(devices)}"
@@ -145,41 +151,38 @@ def evaluate_claim(claim: Claim, rows: Sequence[EvaluationRow]) -> Verdict:
     needed = MIN_SEEDS if len(claim.tasks) == 1 else MIN_SEEDS_SEVERAL_TASKS
     state = "undecided" if seeds < needed else _verdict_state(claim, interval)
     text = _sentence(claim, samples, interval, needed)
-    estimate, low, high = (float(value) for value in interval)
-    if not statistics.resampled_unit(samples):
-        return Verdict(state, text, estimate, seeds=seeds)
+    estimate, *limits = interval.floats()
+    low, high = limits if statistics.resampled_unit(samples) else (None, None)
     return Verdict(state, text, estimate, low, high, seeds)
 
 
-def _samples(claim: Claim, rows: Sequence[EvaluationRow]) -> list[np.ndarray]:
+def _samples(claim: Claim, rows: Sequence[ResultRow]) -> list[np.ndarray]:
     """One matrix (runs, tasks) per method of the measured quantity."""
-    by_run = runs.runs(rows)
     if claim.measure in ("steps", "average"):
-        runs.check_same_evaluation_steps(by_run)
+        runs.check_same_evaluation_steps(runs.runs(rows))
     if claim.measure == "average":
-        means = runs.mean_returns(rows, claim.methods, claim.clock)
-        return [means[method] for method in claim.methods]
-    if claim.measure in ("steps", "seconds"):
-        by_method: dict[str, list[list[float]]] = {method: [] for method in claim.methods}
-        for name, evaluations in by_run.items():
-            last = runs.evaluation_at(evaluations, claim.clock)
-            if claim.measure == "seconds" and last is not None:
-                by_method[name.method].append([last.wall_seconds])
-            elif claim.measure == "steps" and (
-                last is not None or evaluations[-1].state == "failed"
-            ):
-                by_method[name.method].append([_steps(evaluations, claim)])
-        return [np.array(by_method[method]).reshape(-1, 1) for method in claim.methods]
-    matrices = runs.score_matrix(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
-    samples = [matrices[method] for method in claim.methods]
-    if claim.measure != "iqm":
-        return samples
-    low, high = np.transpose([published.score_range(task) for task in claim.tasks])
-    return [(scores - low) / (high - low) for scores in samples]
+        scores = runs.mean_returns(rows, claim.methods, claim.tasks[0], claim.clock)
+    elif claim.measure in ("steps", "seconds"):
+        score = partial(_steps if claim.measure == "steps" else _seconds, claim)
+        scores = runs.scores_by_method(rows, claim.methods, claim.tasks, score, {})
+    else:
+        scores = runs.score_matrix(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
+    samples = [scores[method] for method in claim.methods]
+    if claim.measure == "iqm":
+        return [published.normalized(sample, claim.tasks) for sample in samples]
+    return samples
 
 
-def _steps(evaluations: Sequence[EvaluationRow], claim: Claim) -> float:
+def _seconds(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
+    last = runs.evaluation_at(evaluations, claim.clock)
+    return None if last is None else last.wall_seconds
+
+
+def _steps(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
+    """None for an unfinished run that has not reached the steps of the claim."""
     assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
+    if evaluations[0].state != "failed" and not runs.evaluation_at(evaluations, claim.clock):
+        return None
     limit = claim.clock.steps * 1.01
     until = [row for row in evaluations if claim.clock.of(row) <= limit]
     return runs.steps_to(until, claim.threshold, claim.clock.unit)
@@ -206,16 +209,14 @@ def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
 
 def _quantity_name(claim: Claim) -> str:
     """The quantity that the estimate of a verdict is."""
-    if claim.measure in ("return", "average", "iqm"):
-        return "difference" if claim.factor is None else "ratio"
-    words = {
+    names = {
         "wins": f"of {len(claim.tasks)} tasks won",
         "steps": "ratio of steps",
         "seconds": "ratio of seconds",
         "above": "mean",
         "below": "mean",
     }
-    return words[claim.measure]
+    return names.get(claim.measure, "difference" if claim.factor is None else "ratio")
 
 
 def _null_value(claim: Claim) -> float:
@@ -225,7 +226,7 @@ def _null_value(claim: Claim) -> float:
         return claim.threshold
     if claim.measure == "wins":
         assert claim.factor is not None, f"the claim {claim.name} has no count"
-        return claim.factor - 0.5  # tasks are whole: a count of `factor` is on the claimed side
+        return claim.factor - 0.5  # a number of tasks: a count of `factor` is on the claimed side
     return 0.0 if _quantity_name(claim) == "difference" else 1.0
 
 
@@ -249,12 +250,12 @@ def _below_claimed_size(claim: Claim, interval: Interval) -> bool:
 def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, needed: int) -> str:
     """The estimate with its interval and seeds, why a ratio is degenerate, and on which side of the
     null value and of a claimed size the interval is."""
-    whole = claim.measure == "wins"
-    estimate, low, high = (_format(float(value), whole) for value in interval)
+    is_count = claim.measure == "wins"
+    estimate, low, high = (_format(float(value), is_count) for value in interval)
     unit = statistics.resampled_unit(samples)
-    ends = f" [{low}, {high}]" * bool(unit) + " (tasks resampled)" * (unit == "tasks")
+    limits = f" [{low}, {high}]" * bool(unit) + " (tasks resampled)" * (unit == "tasks")
     name = _quantity_name(claim)
-    value = f"{estimate} {name}" if whole else f"{name} {estimate}"
+    value = f"{estimate} {name}" if is_count else f"{name} {estimate}"
     fewest, most = (pick(len(sample) for sample in samples) for pick in (min, max))
     seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     follows = (
@@ -263,19 +264,19 @@ def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, n
         else _interpretation(claim, interval)
     )
     reasons = "; ".join(part for part in (_degenerate_reason(claim, samples), follows) if part)
-    return f"{value}{ends}, {seeds} seed{'s' * (most != 1)}; {reasons}"
+    return f"{value}{limits}, {seeds} seed{'s' * (most != 1)}; {reasons}"
 
 
-def _format(value: float, whole: bool) -> str:
+def _format(value: float, is_count: bool) -> str:
     if np.isnan(value):
         return "unknown"
     if np.isinf(value):
         return "−∞" if value < 0 else "∞"
-    return f"{value:.0f}" if whole or value == 0 else format_number(value)
+    return f"{value:.0f}" if is_count or value == 0 else format_number(value)
 
 
 def _interpretation(claim: Claim, interval: Interval) -> str:
-    """On which side of the null value and of the claimed size the interval is; its ends belong to
+    """On which side of the null value and of the claimed size the interval is; its limits belong to
     it."""
     low, high, null = float(interval.low), float(interval.high), _null_value(claim)
     inside, above = low <= null <= high, low > null

@@ -13,7 +13,7 @@ from cclf.console import say
 from cclf.errors import require_extras
 
 if TYPE_CHECKING:
-    from cclf.analysis.runs import EvaluationRow
+    from cclf.analysis.runs import ResultRow
 
 TASK = "minigrid/DoorKey-6x6"
 METHODS = ("a2c", "cclf", "cclf-shuffled")
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-def _print_findings(rows: "Iterable[EvaluationRow]") -> None:
+def _print_findings(rows: "Iterable[ResultRow]") -> None:
     import numpy as np
 
     from cclf.analysis.runs import runs, steps_to

@@ -58,7 +58,7 @@ def _share(run: Path, out: Path, trust_imports: bool) -> int:
             f"--card writes a folder, not the file {out}: remove --card, or name a folder"
         )
     check_writable(out, is_folder=True)
-    from cclf.analysis import share
+    from cclf import share
 
     with output_errors(out):
         files = share.write(run, out, trust_imports)

@@ -39,8 +39,8 @@ class Correlation(NamedTuple):
 def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
     """Correlation of the known pairs; the interval by Fisher's z with Bonett and Wright's variance.
 
-    >>> found = correlate(np.arange(8.0), np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 6.0]))
-    >>> [round(value, 3) for value in found]  # 1 - 6 * 2 / (8 * 63)
+    >>> c = correlate(np.arange(8.0), np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 6.0]))
+    >>> [round(value, 3) for value in c]  # 1 - 6 * 2 / (8 * 63)
     [0.976, 0.816, 0.997, 0.976]
     """
     known = np.isfinite(x) & np.isfinite(y)
@@ -53,19 +53,19 @@ def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
     return Correlation(rho, math.tanh(z - reach), math.tanh(z + reach), linear(x, y))
 
 
-def describe(found: Correlation) -> str:
+def describe_correlation(correlation: Correlation) -> str:
     """The size of a correlation in words.
 
-    >>> describe(Correlation(-0.45, -0.5, -0.4, -0.4))
+    >>> describe_correlation(Correlation(-0.45, -0.5, -0.4, -0.4))
     'falls clearly'
-    >>> describe(Correlation(0.02, -0.02, 0.06, 0.1))
+    >>> describe_correlation(Correlation(0.02, -0.02, 0.06, 0.1))
     'shows no relation'
     """
-    if math.isnan(found.rank):
+    if math.isnan(correlation.rank):
         return "has no known relation"
-    if found.low <= 0.0 <= found.high:
+    if correlation.low <= 0.0 <= correlation.high:
         return "shows no relation"
-    size = abs(found.rank)
+    size = abs(correlation.rank)
     how = (
         "very little"
         if size < 0.1
@@ -75,4 +75,4 @@ def describe(found: Correlation) -> str:
         if size < 0.7
         else "strongly"
     )
-    return f"{'rises' if found.rank > 0 else 'falls'} {how}"
+    return f"{'rises' if correlation.rank > 0 else 'falls'} {how}"

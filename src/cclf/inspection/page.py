@@ -2,52 +2,42 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from cclf.analysis import figures, load, render
-from cclf.analysis.render import HtmlFigure, HtmlTable
-from cclf.analysis.table import MISSING, Cell, format_number
-from cclf.inspection.cards import percent, probability, sample_card, signed
-from cclf.inspection.correlation import correlate, describe
+from cclf.analysis.figures import Draw, FigureGrid
+from cclf.analysis.table import MISSING, Cell, Entry, Table, format_number
+from cclf.analysis.tables import origin_table
+from cclf.inspection.cards import describe, percent, probability, signed
+from cclf.inspection.correlation import correlate, describe_correlation
 from cclf.inspection.records import Gallery, Measure, ShownObservation, ShownSample
 
-CARDS_OF_VIEWS, PLAIN_CARDS = 2, 3  # shown at each end; further cards are folded
+CARDS_WITH_VIEWS, PLAIN_CARDS = 2, 3  # shown at each end; further cards are folded
 MEDIAN = "The line is the median along the axis, the band the middle half."
 Facts = dict[str, object]
 
 
 def to_html(report: Gallery) -> str:
     has_views = any(sample.now.views for sample in report.most)
-    follows = HtmlFigure(f"The samples. {MEDIAN}", list(_panels(report)))
     return render.render(
         "inspect.html",
         title=f"Curiosity: {report.about.heading}",
-        heading=report.about.heading,
+        report=report,
         tiles=_tiles(report),
         findings=[*_novelty(report), *report.remarks],
-        drawn=report.drawn,
-        curiosity_name=report.curiosity_name,
-        ladder=[(picture, probability(value)) for picture, value in report.ladder],
-        ends=[
-            (name, f"The {name} curious", [sample_card(sample) for sample in samples])
-            for name, samples in (("most", report.most), ("least", report.least))
-        ],
-        at_once=CARDS_OF_VIEWS if has_views else PLAIN_CARDS,
+        num_open=CARDS_WITH_VIEWS if has_views else PLAIN_CARDS,
         correlations=_correlation_table(report),
-        follows=follows,
+        follows=_scatter_plots(report),
         training=_training(report.about.folder),
-        priorities=_priorities(report),
-        origin=_origin(report),
+        priorities_text=_priorities_text(report),
+        priorities=_priority_figures(report),
+        origin=origin_table({name: {str(value)} for name, value in report.about.origin.items()}),
+        probability=probability,
+        describe=describe,
     )
-
-
-def _origin(report: Gallery) -> HtmlTable:
-    rows = [
-        (Cell(name), Cell(str(value), style="word")) for name, value in report.about.origin.items()
-    ]
-    return HtmlTable("", "", (Cell("fact"), Cell("")), rows, stacked=True)
 
 
 def to_json(report: Gallery) -> Facts:
@@ -71,8 +61,8 @@ def to_json(report: Gallery) -> Facts:
 
 
 def _related(report: Gallery, measure: Measure) -> dict[str, float | None]:
-    found = correlate(measure.values, report.curiosity)._asdict()
-    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+    correlation = correlate(measure.values, report.curiosity)._asdict()
+    return {name: value if math.isfinite(value) else None for name, value in correlation.items()}
 
 
 def _sample_facts(sample: ShownSample) -> Facts:
@@ -91,15 +81,16 @@ def _observation_facts(shown: ShownObservation) -> Facts:
 
 
 def _tiles(report: Gallery) -> list[tuple[str, str, str]]:
+    """Number, label and CSS class of the summary."""
     low, high = np.quantile(report.curiosity, (0.25, 0.75))
-    tiles = [
-        (probability(float(report.curiosity.mean())), "mean curiosity", ""),
-        (f"{low:.2f}–{high:.2f}", "middle half", ""),
-        (f"{len(report.curiosity):,}", "transitions sampled", ""),
-    ]
+    numbers = {
+        "mean curiosity": probability(float(report.curiosity.mean())),
+        "middle half": f"{low:.3f}–{high:.3f}",
+        "transitions sampled": f"{len(report.curiosity):,}",
+    }
     if report.priorities is not None:
-        tiles.append((f"{len(report.priorities):,}", "in replay", ""))
-    return tiles
+        numbers["in replay"] = f"{len(report.priorities):,}"
+    return [(number, label, "") for label, number in numbers.items()]
 
 
 def _novelty(report: Gallery) -> Iterator[str]:
@@ -107,31 +98,34 @@ def _novelty(report: Gallery) -> Iterator[str]:
     for measure in report.measures:
         if not measure.novelty:
             continue
-        found = correlate(measure.values, report.curiosity)
-        sense = describe(found)
+        correlation = correlate(measure.values, report.curiosity)
+        sense = describe_correlation(correlation)
         text = f"Curiosity {sense} with {measure.name} ({measure.meaning})"
-        if math.isfinite(found.rank):
-            interval = f"[{signed(found.low)}, {signed(found.high)}]"
-            text += f": rank correlation {signed(found.rank)} {interval}"
+        if math.isfinite(correlation.rank):
+            interval = f"[{signed(correlation.low)}, {signed(correlation.high)}]"
+            text += f": rank correlation {signed(correlation.rank)} {interval}"
         if sense.startswith(("rises", "falls")):
             agrees = sense.startswith("rises") == (measure.novelty > 0)
             text += ". Novelty would do the same" if agrees else ". Novelty would do the opposite"
         yield f"{text}."
 
 
-def _correlation_table(report: Gallery) -> HtmlTable:
-    rows = []
+def _correlation_table(report: Gallery) -> Table:
+    entries = []
     tenth = max(1, len(report.curiosity) // 10)
     order = np.argsort(report.curiosity, kind="stable")
     for measure in report.measures:
-        found = correlate(measure.values, report.curiosity)
+        correlation = correlate(measure.values, report.curiosity)
         strength = Cell(MISSING)
-        if math.isfinite(found.rank):
-            interval = f"[{signed(found.low)}, {signed(found.high)}]"
-            strength = Cell(signed(found.rank), (interval, f"linear {signed(found.linear)}"))
+        if math.isfinite(correlation.rank):
+            interval = f"[{signed(correlation.low)}, {signed(correlation.high)}]"
+            strength = Cell(
+                signed(correlation.rank), (interval, f"linear {signed(correlation.linear)}")
+            )
         means = (_mean(measure.values[order[part]]) for part in (slice(-tenth, None), slice(tenth)))
-        sense = Cell(describe(found), (measure.meaning,), "word")
-        rows.append((Cell(measure.name, style="word"), strength, *map(Cell, means), sense))
+        sense = Cell(describe_correlation(correlation), (measure.meaning,), "word")
+        row = (Cell(measure.name, style="word"), strength, *map(Cell, means), sense)
+        entries.append(Entry(row))
     header = (
         "quantity",
         "rank correlation",
@@ -139,7 +133,7 @@ def _correlation_table(report: Gallery) -> HtmlTable:
         "of the least curious tenth",
         "curiosity",
     )
-    return HtmlTable("", "", tuple(map(Cell, header)), rows, stacked=True)
+    return Table("correlations", entries, header, stacked=True)
 
 
 def _mean(values: np.ndarray) -> str:
@@ -147,16 +141,20 @@ def _mean(values: np.ndarray) -> str:
     return format_number(float(known.mean())) if len(known) else MISSING
 
 
-def _panels(report: Gallery) -> Iterator[str]:
+def _scatter_plots(report: Gallery) -> FigureGrid:
     name = report.curiosity_name
-    histogram = figures.histogram(report.curiosity, "distribution", name, "transitions")
-    yield figures.inline_svg(histogram, "histogram of curiosity")
+    panels: dict[str, Draw] = {
+        "histogram of curiosity": partial(
+            figures.histogram, report.curiosity, "distribution", name, "transitions"
+        )
+    }
     for measure in report.measures:
         known = np.isfinite(measure.values)
         values, curiosity = measure.values[known], report.curiosity[known]
         if len(values) > 1 and np.ptp(values) > 0:
-            drawing = figures.scatter(values, curiosity, measure.name, measure.name, name)
-            yield figures.inline_svg(drawing, f"curiosity against {measure.name}")
+            draw = partial(figures.scatter, values, curiosity, measure.name, measure.name, name)
+            panels[f"curiosity against {measure.name}"] = draw
+    return FigureGrid(f"The samples. {MEDIAN}", panels)
 
 
 # Columns of train.csv by panel. With three views or more, a line marks a uniform selection.
@@ -170,40 +168,45 @@ TRAINING_PANELS = {
 }
 
 
-def _training(folder: Path) -> HtmlFigure | None:
+def _training(folder: Path) -> FigureGrid | None:
     """Metrics of curiosity over training; None if none was logged."""
-    panels, has_reference = [], False
     columns = [column for names in TRAINING_PANELS.values() for column in names]
     log = load.read_train(folder, columns)
-    for title, names in TRAINING_PANELS.items():
-        series = {name: log[column] for column, name in names.items() if column in log}
-        if series:
-            uniform = 1.0 / len(series) if len(series) > 2 else None
-            has_reference = has_reference or uniform is not None
-            drawing = figures.lines(series, title, uniform)
-            panels.append(figures.inline_svg(drawing, f"{title} over training"))
+    panels: dict[str, Draw] = {}
     caption = "Means over the updates between two rows of the log."
-    caption += " Dashed: uniform selection." * has_reference
-    return HtmlFigure(caption, panels) if panels else None
+    for title, names in TRAINING_PANELS.items():
+        series = {name: [log[column]] for column, name in names.items() if column in log}
+        uniform = 1.0 / len(series) if len(series) > 2 else None
+        if series:
+            draw = partial(figures.over_training, series, title, reference_value=uniform)
+            panels[f"{title} over training"] = draw
+        if uniform is not None:
+            caption += " Dashed: uniform selection."
+    return FigureGrid(caption, panels) if panels else None
 
 
-def _priorities(report: Gallery) -> tuple[str, HtmlFigure] | None:
-    """About the priorities in replay; None if curiosity does not set them."""
-    if report.priorities is None or report.ages is None:
-        return None
+def _priorities_text(report: Gallery) -> str:
+    if report.priorities is None:
+        return ""
     share = float((report.priorities < 1.0).mean())
     ratio = report.priorities.max() / report.priorities.min()
-    text = (
+    return (
         "A transition is stored with priority 1, which changes only when it is sampled: "
         f"{percent(share)} of the {len(report.priorities):,} in replay have been. The most likely "
         f"one is sampled {ratio:.2f} times as often as the least likely one."
     )
-    label, ages = "priority, Eq. (6)", report.ages.astype(float)
-    histogram = figures.histogram(report.priorities, "priorities in replay", label, "transitions")
-    title = "priority against age"
-    scatter = figures.scatter(ages, report.priorities, title, "age in agent steps", "priority")
-    panels = [
-        figures.inline_svg(histogram, "histogram of priorities"),
-        figures.inline_svg(scatter, title),
-    ]
-    return text, HtmlFigure(f"All transitions in replay. {MEDIAN}", panels)
+
+
+def _priority_figures(report: Gallery) -> FigureGrid | None:
+    """None if curiosity does not set the priorities in replay."""
+    if report.priorities is None or report.ages is None:
+        return None
+    label, ages, title = "priority, Eq. (6)", report.ages.astype(float), "priority against age"
+    histogram = partial(
+        figures.histogram, report.priorities, "priorities in replay", label, "transitions"
+    )
+    scatter = partial(
+        figures.scatter, ages, report.priorities, title, "age in agent steps", "priority"
+    )
+    panels: dict[str, Draw] = {"histogram of priorities": histogram, title: scatter}
+    return FigureGrid(f"All transitions in replay. {MEDIAN}", panels)

@@ -21,11 +21,11 @@ from cclf.types import Batch, GameBatch
 SIDES = ("", "next_")  # prefixes of columns: the observation and the next one
 NUM_NEIGHBORS = 5
 THUMBNAIL_PIXELS = 21  # side to which frames are downsampled before their distance is computed
-SHOWN = 6  # samples at each end
-RUNGS = 12  # frames from the least to the most curious
+NUM_EXTREMES = 6  # most curious samples, and as many least curious ones
+NUM_LADDER_FRAMES = 12  # from the least to the most curious
 
 Pair = tuple[PixelViews, PixelViews]  # of the observation and of the next one
-Row = dict[str, Any]  # of a table of samples, by column
+Row = dict[str, np.ndarray]  # values of one sample, by column
 Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
 # frames of the observation and of the next one, by slot in replay
 Stacks = Callable[[int], tuple[Frames, Frames]]
@@ -54,7 +54,7 @@ class Memory(NamedTuple):
 
 
 @contextmanager
-def kept_maxima(framework: Framework) -> Iterator[None]:
+def restored_maxima(framework: Framework) -> Iterator[None]:
     """Restore the running maxima of Eq. (9) afterwards, so that every batch is appraised with those
     of the checkpoint."""
     before = framework.reward_max.clone(), framework.bonus_max.clone()
@@ -63,34 +63,32 @@ def kept_maxima(framework: Framework) -> Iterator[None]:
     framework.bonus_max.copy_(before[1])
 
 
-def ends(rank: np.ndarray, identity: np.ndarray) -> tuple[list[int], list[int]]:
+def extreme_rows(rank: np.ndarray, identity: np.ndarray) -> tuple[list[int], list[int]]:
     """Rows of the samples of highest and of lowest rank, the extremes first; each identity once.
 
-    >>> ends(np.array([0.1, 0.9, 0.8, 0.5]), np.array([7, 8, 8, 9]))  # of four, rows 1 and 2 are the same
+    >>> extreme_rows(np.array([0.1, 0.9, 0.8, 0.5]), np.array([7, 8, 8, 9]))  # of four, rows 1 and 2 are the same
     ([1], [0])
     """
     firsts: dict[int, int] = {}
     for row in np.argsort(-rank, kind="stable").tolist():
         firsts.setdefault(int(identity[row]), row)
     order = list(firsts.values())
-    count = min(SHOWN, len(order) // 2)
+    count = min(NUM_EXTREMES, len(order) // 2)
     return order[:count], order[::-1][:count]
 
 
-def rungs(curiosity: np.ndarray) -> list[int]:
+def evenly_ranked_rows(curiosity: np.ndarray) -> list[int]:
     """Rows from the least to the most curious, evenly spaced in rank.
 
-    >>> rungs(np.array([0.3, 0.1, 0.2]))
+    >>> evenly_ranked_rows(np.array([0.3, 0.1, 0.2]))
     [1, 2, 0]
     """
     order = np.argsort(curiosity, kind="stable")
-    return [
-        int(row)
-        for row in order[np.linspace(0, len(order) - 1, min(RUNGS, len(order))).round().astype(int)]
-    ]
+    places = np.linspace(0, len(order) - 1, min(NUM_LADDER_FRAMES, len(order)))
+    return [int(row) for row in order[places.round().astype(int)]]
 
 
-def table_of(
+def collect_columns(
     samples: int, batch_size: int, read: Callable[[int], dict[str, Tensor]]
 ) -> dict[str, np.ndarray]:
     """Columns of at least `samples` transitions, in whole batches, which `read` returns by
@@ -127,7 +125,7 @@ def common_columns(
 ) -> dict[str, Tensor]:
     """Columns of a batch from any replay buffer, samples first."""
     priority = framework.priority(batch.priority, appraisal)
-    found = {
+    columns = {
         "slot": batch.slot,
         "action": batch.action,
         "reward": batch.reward,
@@ -137,20 +135,19 @@ def common_columns(
         "bonus": appraisal.bonus,
         "rarity": rarity(batch.observation),
     }
-    for side, views in zip(SIDES, pair, strict=True):
-        chosen = getattr(appraisal, f"{side}selected_view")
-        believed = beliefs(
-            framework.match_probabilities(views, encode_query, encode_key), chosen, batch.slot
-        )
-        found |= {f"{side}{name}": values for name, values in believed.items()} | {
-            f"{side}chosen": chosen,
-            f"{side}c": getattr(appraisal, f"{side}curiosity"),
-            f"{side}second_weight": getattr(appraisal, f"{side}weights")[-1],
-        }
-    return found
+    appraised = (
+        (appraisal.selected_view, appraisal.curiosity, appraisal.weights),
+        (appraisal.next_selected_view, appraisal.next_curiosity, appraisal.next_weights),
+    )
+    for side, views, (selected, curiosity, weights) in zip(SIDES, pair, appraised, strict=True):
+        matches = framework.match_probabilities(views, encode_query, encode_key)
+        of_side = beliefs(matches, selected, batch.slot)
+        of_side |= {"chosen": selected, "c": curiosity, "second_weight": weights[-1]}
+        columns |= {f"{side}{name}": values for name, values in of_side.items()}
+    return columns
 
 
-def of_chosen(values: Tensor, chosen: Tensor) -> Tensor:
+def of_selected_view(values: Tensor, chosen: Tensor) -> Tensor:
     """Of values (K-1, B, ...) of every view except the anchor, those of the selected views:
     (B, ...)."""
     return values[chosen - 1, torch.arange(len(chosen), device=chosen.device)]
@@ -161,10 +158,10 @@ def beliefs(matches: Tensor, chosen: Tensor, slot: Tensor) -> dict[str, Tensor]:
     one, and the slot and the probability of the other observation of the batch that matches
     best."""
     pairs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
-    share, taken = of_chosen(matches, chosen).fill_diagonal_(0.0).max(1)
+    share, taken = of_selected_view(matches, chosen).fill_diagonal_(0.0).max(1)
     return {
         "beliefs": pairs.T,
-        "belief": of_chosen(pairs, chosen),
+        "belief": of_selected_view(pairs, chosen),
         "taken_slot": slot[taken],
         "taken_share": share,
     }
@@ -178,25 +175,25 @@ def rarity(observation: Tensor) -> Tensor:
     return distances.topk(min(NUM_NEIGHBORS, len(small) - 1), largest=False).values.mean(1)
 
 
-def again_remark(table: dict[str, np.ndarray], luck: str) -> list[str]:
+def again_remark(table: dict[str, np.ndarray], augmentations: str) -> list[str]:
     """Correlation of curiosity between two appraisals of the same batch with different augmentations,
-    which `luck` names."""
+    which `augmentations` names."""
     again = correlation.correlate(table["again"], table["curiosity"]).rank
     if not math.isfinite(again):
         return []
     return [
-        f"With other {luck} in the same batch, curiosity of the same transitions has a rank "
-        f"correlation of {again:.2f}: the rest is due to the random {luck}."
+        f"With other {augmentations} in the same batch, curiosity of the same transitions has a rank "
+        f"correlation of {again:.2f}: the rest is due to the random {augmentations}."
     ]
 
 
-def of_transitions(
+def gallery_of_transitions(
     about: About,
     framework: Framework,
     table: dict[str, np.ndarray],
     memory: Memory,
     pictures: Pictures,
-    facts: Callable[[Row], Row],
+    facts: Callable[[Row], dict[str, Any]],
     rewards: str,
     td_errors: str,
     measures: Sequence[Measure],
@@ -204,34 +201,46 @@ def of_transitions(
 ) -> Gallery:
     """The report on transitions from replay. The base algorithm adds `facts` of each row, what
     `rewards` and `td_errors` mean, further `measures`, and the remaining fields of the report."""
-    curiosity = table["curiosity"]
+    curiosity, method = table["curiosity"], framework.method
     mean_priority = float(memory.priorities.mean())
+    has_weights = method.regularisation and framework.num_loss_views == 2
 
-    def show(row: int) -> ShownSample:
-        found = {name: values[row] for name, values in table.items()}
-        now, following = (_glance(side, found, memory.stacks, pictures) for side in SIDES)
-        when = {
-            "step": int(memory.steps[found["slot"]]),
-            "age": int(memory.ages(found["slot"])),
-        }
-        return _look(framework, found, now, following, mean_priority, **when, **facts(found))
+    def sample(number: int) -> ShownSample:
+        row = {name: values[number] for name, values in table.items()}
+        slot, priority = int(row["slot"]), float(row["priority"])
+        now, following = (_observation(side, row, memory.stacks, pictures) for side in SIDES)
+        return ShownSample(
+            now,
+            following,
+            curiosity=float(row["curiosity"]),
+            reward=float(row["reward"]),
+            bonus=float(row["bonus"]) if method.reward else None,
+            second_weight=float(row["second_weight"]) if has_weights else None,
+            next_second_weight=float(row["next_second_weight"]) if has_weights else None,
+            priority=(priority, float(row["new_priority"])) if method.prioritisation else None,
+            draws=priority / mean_priority if method.prioritisation else None,
+            step=int(memory.steps[slot]),
+            age=int(memory.ages(row["slot"])),
+            new_episode=False,  # replay stores the last frame of an episode
+            copies=None,
+            **facts(row),
+        )
 
     # Sorted by belief: 1 - belief rounds to 1 for every tiny belief.
-    most, least = ends(-table["belief"] - table["next_belief"], table["slot"])
-    by_priority = framework.method.prioritisation
+    most, least = extreme_rows(-table["belief"] - table["next_belief"], table["slot"])
     return Gallery(
         about,
         curiosity_name="(c + c′)/2",
         curiosity=curiosity,
         measures=_measures(table, memory, rewards, td_errors, measures),
-        most=[show(row) for row in most],
-        least=[show(row) for row in least],
+        most=[sample(number) for number in most],
+        least=[sample(number) for number in least],
         ladder=[
-            (memory.stacks(table["slot"][row])[0][-1], float(curiosity[row]))
-            for row in rungs(curiosity)
+            (memory.stacks(table["slot"][number])[0][-1], float(curiosity[number]))
+            for number in evenly_ranked_rows(curiosity)
         ],
-        priorities=memory.priorities if by_priority else None,
-        ages=memory.ages(memory.live) if by_priority else None,
+        priorities=memory.priorities if method.prioritisation else None,
+        ages=memory.ages(memory.live) if method.prioritisation else None,
         **own,
     )
 
@@ -241,65 +250,36 @@ def _measures(
     memory: Memory,
     rewards: str,
     td_errors: str,
-    more: Sequence[Measure],
+    further: Sequence[Measure],
 ) -> list[Measure]:
     slot = table["slot"]
     distance = f"distance in pixels to the {NUM_NEIGHBORS} nearest observations of its batch"
     age, step = memory.ages(slot), memory.steps[slot]
+    priority = "before this batch; depends on curiosity when it was sampled before"
     return [
         Measure("rarity", table["rarity"], distance, novelty=1),
         Measure("age", age.astype(float), "in agent steps", novelty=-1),
         Measure("step in the episode", step.astype(float), "agent steps since its episode began"),
         Measure("reward", table["reward"], rewards),
         Measure("TD error", table["td_error"], td_errors),
-        *more,
-        Measure(
-            "priority",
-            table["priority"],
-            "before this batch; depends on curiosity when it was sampled before",
-        ),
+        *further,
+        Measure("priority", table["priority"], priority),
     ]
 
 
-def _glance(side: str, found: Row, stacks: Stacks, pictures: Pictures) -> ShownObservation:
+def _observation(side: str, row: Row, stacks: Stacks, pictures: Pictures) -> ShownObservation:
     frames, other = (
-        stacks(found[slot])[SIDES.index(side)] for slot in ("slot", f"{side}taken_slot")
+        stacks(int(row[slot]))[SIDES.index(side)] for slot in ("slot", f"{side}taken_slot")
     )
-    chosen, belief, c, share = (
-        found[f"{side}{name}"] for name in ("chosen", "belief", "c", "taken_share")
-    )
-    pairs = [None, *(float(belief) for belief in found[f"{side}beliefs"])]
+    view_beliefs = [
+        None,
+        *(float(belief) for belief in row[f"{side}beliefs"]),
+    ]  # none of the anchor
     views = [
-        View(*shown, belief)
-        for shown, belief in zip(pictures(side, found, frames), pairs, strict=True)
+        View(picture, corner, belief)
+        for (picture, corner), belief in zip(pictures(side, row, frames), view_beliefs, strict=True)
     ]
-    return ShownObservation(
-        frames, views, int(chosen), float(belief), float(c), (other[-1], float(share))
-    )
-
-
-def _look(
-    framework: Framework,
-    found: Row,
-    now: ShownObservation,
-    following: ShownObservation,
-    mean_priority: float,
-    **facts: Any,
-) -> ShownSample:
-    weighted = framework.method.regularisation and framework.num_loss_views == 2
-    return ShownSample(
-        now,
-        following,
-        curiosity=float(found["curiosity"]),
-        reward=float(found["reward"]),
-        bonus=float(found["bonus"]) if framework.method.reward else None,
-        second_weight=float(found["second_weight"]) if weighted else None,
-        next_second_weight=float(found["next_second_weight"]) if weighted else None,
-        priority=(float(found["priority"]), float(found["new_priority"]))
-        if framework.method.prioritisation
-        else None,
-        draws=float(found["priority"]) / mean_priority if framework.method.prioritisation else None,
-        new_episode=False,  # replay stores the last frame of an episode
-        copies=None,
-        **facts,
-    )
+    belief, curiosity = float(row[f"{side}belief"]), float(row[f"{side}c"])
+    best_other_match = (other[-1], float(row[f"{side}taken_share"]))
+    selected = int(row[f"{side}chosen"])
+    return ShownObservation(frames, views, selected, belief, curiosity, best_other_match)

@@ -18,7 +18,7 @@ from cclf.curiosity import AbsoluteMeasure
 from cclf.framework import Framework
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample
-from cclf.inspection.samples import ends, kept_maxima, rungs
+from cclf.inspection.samples import evenly_ranked_rows, extreme_rows, restored_maxima
 from cclf.training.seeding import derive
 from cclf.types import Rollout
 
@@ -39,7 +39,7 @@ def gallery(
     table = sample_rollouts(config, learner, samples, env_steps)
     identity = first_duplicate(table["observation"]).numpy()
     curiosity, floor = table["curiosity"], 1.0 - 1.0 / table["copies"]
-    most, least = ends(curiosity, identity)
+    most, least = extreme_rows(curiosity, identity)
     batch_size = learner.rollout_steps * learner.env.num_envs
 
     def picture(observation: np.ndarray) -> np.ndarray:
@@ -55,7 +55,8 @@ def gallery(
         most=[_sample(framework, table, row, picture, batch_size) for row in most],
         least=[_sample(framework, table, row, picture, batch_size) for row in least],
         ladder=[
-            (picture(table["observation"][row]), float(curiosity[row])) for row in rungs(curiosity)
+            (picture(table["observation"][row]), float(curiosity[row]))
+            for row in evenly_ranked_rows(curiosity)
         ],
         remarks=_remarks(framework, curiosity, floor),
         priorities=None,
@@ -114,7 +115,7 @@ def columns(
     assert framework is not None, "a method with curiosity has a framework"
     framework.eval()  # running means stay those of the checkpoint
     reward = torch.from_numpy(rollout.reward).flatten()
-    with torch.no_grad(), kept_maxima(framework):
+    with torch.no_grad(), restored_maxima(framework):
         features = a2c.features(rollout)
         appraisal, *_ = a2c.appraise(framework, features, rollout, reward, env_steps, permutation)
         values = a2c.policy.critic(features).view(len(rollout.action) + 1, -1)

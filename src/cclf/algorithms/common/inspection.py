@@ -25,11 +25,11 @@ from cclf.inspection.samples import (
     Pair,
     Row,
     again_remark,
+    collect_columns,
     common_columns,
-    kept_maxima,
-    of_chosen,
-    of_transitions,
-    table_of,
+    gallery_of_transitions,
+    of_selected_view,
+    restored_maxima,
     transition_curiosity,
 )
 from cclf.storage.safe_loading import load_state
@@ -63,10 +63,10 @@ def gallery(
             "td_error": algorithm.td_errors(batch, noise, env_steps).mean(0),
         }
 
-    table = table_of(samples, batch_size, read)
+    table = collect_columns(samples, batch_size, read)
     overlap = (table["overlap"] + table["next_overlap"]) / 2.0
     overlaps = "share of the anchor's pixels in the selected view, mean of both observations"
-    return of_transitions(
+    return gallery_of_transitions(
         about,
         algorithm.framework,
         table,
@@ -101,7 +101,7 @@ def appraise(
     noise = algorithm.draw_noise(len(batch.reward), generators["augment"], generators["policy"])
     views = _views(algorithm, batch.observation, noise.augmentation, noise)
     next_views = _views(algorithm, batch.next_observation, noise.next_augmentation, noise)
-    with kept_maxima(algorithm.framework):
+    with restored_maxima(algorithm.framework):
         appraisal = algorithm.framework.appraise(
             views,
             next_views,
@@ -147,7 +147,7 @@ def columns(
         overlaps = equations.overlap(
             views.crop_corners[:1], views.crop_corners[1:], algorithm.env.crop_pixels
         )
-        overlap = of_chosen(overlaps, found[f"{side}chosen"])
+        overlap = of_selected_view(overlaps, found[f"{side}chosen"])
         found |= {
             f"{side}origins": views.crop_corners.transpose(0, 1),
             f"{side}overlap": overlap / algorithm.env.crop_pixels**2,

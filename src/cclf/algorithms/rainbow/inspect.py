@@ -26,11 +26,11 @@ from cclf.inspection.samples import (
     Pair,
     Row,
     again_remark,
+    collect_columns,
     common_columns,
-    kept_maxima,
-    of_chosen,
-    of_transitions,
-    table_of,
+    gallery_of_transitions,
+    of_selected_view,
+    restored_maxima,
     transition_curiosity,
     without_curiosity,
 )
@@ -56,8 +56,8 @@ def inspect(
         }
 
     batch_size = rainbow.settings.batch_size
-    table = table_of(samples, batch_size, sample_columns)
-    return of_transitions(
+    table = collect_columns(samples, batch_size, sample_columns)
+    return gallery_of_transitions(
         about,
         rainbow.framework,
         table,
@@ -111,7 +111,7 @@ def appraise(
         rainbow.views(batch.observation, noise.shifts, noise.intensity),
         rainbow.views(batch.next_observation, noise.next_shifts, noise.next_intensity),
     )
-    with torch.no_grad(), kept_maxima(rainbow.framework):
+    with torch.no_grad(), restored_maxima(rainbow.framework):
         return pair, rainbow.framework.appraise(
             *pair, batch.reward, env_steps, rainbow.query, rainbow.key, noise.permutation
         )
@@ -130,7 +130,7 @@ def columns(
     shifts = (noise.shifts, noise.next_shifts)
     for side, views, side_shifts in zip(SIDES, pair, shifts, strict=True):
         distances = anchor_distances(rainbow, side_shifts)  # (K-1, B)
-        distance = of_chosen(distances, table[f"{side}chosen"])
+        distance = of_selected_view(distances, table[f"{side}chosen"])
         table |= {
             f"{side}pictures": views.inputs[:, :, -1].clamp(0, 255).byte().transpose(0, 1),
             f"{side}distance": distance,
