@@ -302,7 +302,7 @@ def test_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     folder = tmp_path / CONFIG.run_name()
     state = checkpoint.load(folder / "checkpoint")
     assert (state and state["agent_steps"]) == saved
-    assert not list(folder.rglob("*.tmp")), "incomplete files remain"
+    assert not list(folder.rglob("*.tmp*")), "incomplete files remain"
     assert train(tmp_path)[0] == 0
     assert_same_end(folder, uninterrupted)
 
