@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configs(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     """What a command line resolves to."""
-    assert cli.main(["train", *words, "--dry-run"]) == 0
+    assert cli.main(["train", *words, "--dry-run", "--json"]) == 0
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     return said
 

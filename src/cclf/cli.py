@@ -15,16 +15,16 @@ import sys
 from typing import TextIO, cast
 
 from cclf import __version__
-from cclf.commands import COMMANDS
-from cclf.commands.options import (
-    DEBUG,
+from cclf.commands import COMMANDS, DEBUG, limit_openmp_spinning
+from cclf.console import TolerantStream, open_standard_streams, say
+from cclf.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_FAILED,
-    limit_openmp_spinning,
+    ConfigError,
+    WorkerError,
+    did_you_mean,
 )
-from cclf.console import TolerantStream, open_standard_streams, say
-from cclf.errors import ConfigError, WorkerError, did_you_mean
 
 USAGE = """usage: cclf COMMAND ...
 
@@ -32,6 +32,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
 
   cclf demo            train a first agent and look at it, in minutes
   cclf train TASK      train an agent; the same command again resumes it
+  cclf runs DIR        list the runs in a folder
   cclf evaluate RUN    evaluate the agent of a run folder
   cclf play RUN        watch it: episodes as an mp4
   cclf inspect RUN     what curiosity was high and low for, as a page

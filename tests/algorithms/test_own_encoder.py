@@ -18,7 +18,7 @@ from cclf import cli, plugins, presets
 from cclf.algorithms.common.custom_encoder import CustomEncoder
 from cclf.algorithms.registry import make_learner
 from cclf.analysis.variants import run_key
-from cclf.commands.train import hints
+from cclf.commands.train import next_commands
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.storage.run_folder import read_checkpoint
@@ -115,7 +115,9 @@ def test_a_program_is_told_its_own_word_for_trust(folder):
 
 def test_hints_name_what_must_be_trusted():
     config = with_encoder(encoder="own_encoders:small")
-    assert [line.split()[-1] for line in hints(config, Path("run"))] == ["--trust-imports"] * 3
+    assert [line.split()[-1] for line in next_commands(config, Path("run"))] == [
+        "--trust-imports"
+    ] * 3
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cclf import cli, presets
 from cclf.analysis import experiments, load, verdicts
 from cclf.analysis.runs import StepBudget, score_matrix, warn_once
 from cclf.commands.sweep import plan
-from cclf.commands.train_options import train_config
+from cclf.commands.train import train_config
 from cclf.errors import ConfigError
 from cclf.sweep.plan import (
     BAD_INPUT,

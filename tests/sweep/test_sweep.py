@@ -11,7 +11,7 @@ import pytest
 from cclf import cli
 from cclf.analysis.load import read_runs
 from cclf.commands import demo
-from cclf.commands.options import EXIT_STOPPED
+from cclf.errors import EXIT_STOPPED
 from cclf.commands.sweep import plan
 from tiny_rows import row
 

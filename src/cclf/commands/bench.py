@@ -9,10 +9,10 @@ from typing import Annotated
 
 from cclf.algorithms.base import Benchmark
 from cclf.algorithms.registry import algorithms
-from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
+from cclf.commands.options import Device, Json, parse, print_table
 from cclf.config import Precision
 from cclf.envs.make import make_env
-from cclf.errors import ConfigError, did_you_mean
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, did_you_mean
 from cclf.validation import Range
 
 Seconds = Annotated[float, Range(0.01, 86_400)]
@@ -31,8 +31,7 @@ class BenchMinigrid:
     """Independent runs at the same time, one thread each; 0 is one per processor."""
     seconds: Seconds = 10.0
     """How long to measure each."""
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,12 @@ class BenchUpdate:
     """By default cclf, drq and curl, or the default method of a base without them."""
     precision: Precision = "fp32"
     """Of the fast update; its parity with float32 is checked first."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
+    device: Device = "auto"
     pairs: Annotated[int, Range(2, 1_000_000)] = 100
     """Pairs of updates to time."""
     deterministic: bool = False
     """On a GPU, with the kernels of `cclf train --deterministic`."""
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 @dataclass(frozen=True)
@@ -71,12 +68,10 @@ class BenchLoop:
     """By default cclf, or the default method of a base without it."""
     precision: Precision = "fp32"
     """Of the update."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
+    device: Device = "auto"
     seconds: Seconds = 10.0
     """How long to measure."""
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 OPTIONS = {"minigrid": BenchMinigrid, "update": BenchUpdate, "loop": BenchLoop}

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cclf.commands import inspect, report
-from cclf.commands.options import EXIT_DONE, check_writable, parse, print_table
+from cclf.commands.options import check_writable, parse, print_table
 from cclf.commands.sweep import Where, plan, run_and_report, sweeping
 from cclf.console import say
-from cclf.errors import require_extras
+from cclf.errors import EXIT_DONE, require_extras
 
 if TYPE_CHECKING:
     from cclf.analysis.runs import EvaluationRow

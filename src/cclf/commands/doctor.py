@@ -3,9 +3,9 @@
 import json
 from dataclasses import dataclass
 
-from cclf.commands.options import EXIT_DONE, EXIT_FAILED, parse
+from cclf.commands.options import Json, parse
 from cclf.config import ObservationType
-from cclf.errors import ConfigError
+from cclf.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,7 @@ class Doctor:
     """What that run observes."""
     strict: bool = False
     """Exit with 1 when there is a problem."""
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import algorithms, find_algorithm
-from cclf.commands.options import EXIT_DONE, parse
+from cclf.commands.options import Json, parse
 from cclf.envs.registry import suites
+from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,7 @@ class Methods:
 
     base: str | None = None
     """Only those of this base algorithm."""
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:

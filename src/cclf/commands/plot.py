@@ -5,8 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError, require_extras
+from cclf.commands.options import check_writable, output_errors, parse
+from cclf.errors import EXIT_DONE, ConfigError, require_extras
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,9 @@ import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
-from cclf.commands.options import (
-    EXIT_DONE,
-    EXIT_STOPPED,
-    check_writable,
-    output_errors,
-    parse,
-    print_table,
-)
+from cclf.commands.options import check_writable, output_errors, parse, print_table
 from cclf.commands.sweep import Where, plan, print_plan, run_and_report, split, sweeping
-from cclf.errors import require_extras
+from cclf.errors import EXIT_DONE, EXIT_STOPPED, require_extras
 
 if TYPE_CHECKING:
     from cclf.sweep.plan import RunSpec

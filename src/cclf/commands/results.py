@@ -5,7 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
+from cclf.commands.options import check_writable, output_errors, parse
+from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)

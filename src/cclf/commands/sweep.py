@@ -14,18 +14,11 @@ import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
-from cclf.commands.options import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_STOPPED,
-    check_writable,
-    parse,
-    print_table,
-)
-from cclf.commands.train_options import train_config
+from cclf.commands.options import check_writable, parse, print_table
+from cclf.commands.train import train_config
 from cclf.config import Config
 from cclf.console import say
-from cclf.errors import ConfigError
+from cclf.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, ConfigError
 
 if TYPE_CHECKING:
     from cclf.sweep.local import LocalBackend

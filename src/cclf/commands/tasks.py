@@ -4,16 +4,16 @@ import json
 from dataclasses import dataclass
 
 from cclf import presets
-from cclf.commands.options import EXIT_DONE, parse, print_table
+from cclf.commands.options import Json, parse, print_table
 from cclf.envs.registry import known_tasks, suites
+from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
 class Tasks:
     """The tasks, and how others are named."""
 
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:
