@@ -68,7 +68,7 @@ MAY_IMPORT = {
     "doctor": {"storage", "training", "training/trainer", "envs", "diagnosis"},
     "trained_agent": {"types", "storage", "training", "envs/frame_stack"},
     "commands": {
-        *("storage", "training", "training/trainer", "envs", "analysis", "inspection"),
+        *("types", "storage", "training", "training/trainer", "envs", "analysis", "inspection"),
         *("sweep", "export", "benchmark", "doctor"),
     },
     "cli": {"commands"},

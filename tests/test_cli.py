@@ -216,7 +216,7 @@ def test_dry_run_marks_the_settings_that_differ_from_the_default():
     lines = out.splitlines()
     assert lines[0] == "toy/reach  drq  base sac  profile released  seed 1"
     marked = [line.split() for line in lines if line.startswith("  *")]
-    assert marked == ["* batch_size 7 (default: 64)".split()]
+    assert marked == [["*", "batch_size", "7", "(default:", "64)"]]
     assert "    learning_rate                   0.001" in lines
     assert "bonus_temperature" not in out, "it has no effect in this run"
     words = ("train", "toy/catch", "--with-seeds", "2", "--dry-run")

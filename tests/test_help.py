@@ -25,13 +25,8 @@ KINDS = {
         command: getattr(importlib.import_module(f"cclf.commands.{command}"), name)
         for command, name in OPTIONS.items()
     },
-    **{f"bench {name}": kind for name, kind in bench.OPTIONS.items()},
+    **{f"bench {name}": each.options for name, each in bench.benchmarks().items()},
     **{f"train: {base.name}": base.settings_type for base in algorithms().values()},
-    **{
-        f"bench {base.name}": benchmark.options
-        for base in algorithms().values()
-        if (benchmark := base.benchmark())
-    },
     "sweep: machines": Where,
     "train: environment": EnvConfig,
     "train: method": MethodConfig,

@@ -74,7 +74,8 @@ def test_last_takes_the_run_that_trained_last(several):
     assert cclf("evaluate", several, "--json")[1] == ""
 
 
-def test_run_whose_config_cannot_be_read_is_listed_by_its_folder(several, tmp_path):
+@pytest.mark.usefixtures("several")
+def test_run_whose_config_cannot_be_read_is_listed_by_its_folder(tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
     assert f"?  ?  not evaluated yet\n    {tmp_path / 'broken'}\n" in cclf("runs", tmp_path)[1]

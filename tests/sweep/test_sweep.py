@@ -11,8 +11,8 @@ import pytest
 from cclf import cli
 from cclf.analysis.load import read_runs
 from cclf.commands import demo
-from cclf.errors import EXIT_STOPPED
 from cclf.commands.sweep import plan
+from cclf.errors import EXIT_STOPPED
 from tiny_rows import row
 
 TINY = [
