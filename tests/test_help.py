@@ -12,7 +12,7 @@ from cclf.algorithms.registry import algorithms
 from cclf.cli import main
 from cclf.commands import COMMANDS, bench
 from cclf.commands.options import field_help
-from cclf.commands.sweep import Where
+from cclf.commands.sweep import MachineOptions
 from cclf.commands.train import train_options
 from cclf.config import EnvConfig, MethodConfig, RunConfig
 from cclf.validation import field_types
@@ -27,7 +27,7 @@ KINDS = {
     },
     **{f"bench {name}": each.options for name, each in bench.benchmarks().items()},
     **{f"train: {base.name}": base.settings_type for base in algorithms().values()},
-    "sweep: machines": Where,
+    "sweep: machines": MachineOptions,
     "train: environment": EnvConfig,
     "train: method": MethodConfig,
     "train: run": RunConfig,
@@ -36,8 +36,8 @@ KINDS = {
 # groups of options, and one whose text depends on the base algorithm
 NO_OPTIONS = {
     "train": {"env", "method_config", "algorithm", "run", "method"},
-    "sweep": {"where"},
-    "reproduce": {"where"},
+    "sweep": {"machine"},
+    "reproduce": {"machine"},
 }
 
 
