@@ -335,7 +335,7 @@ def test_hints_are_commands_that_work():
 
     without_curiosity = tiny_config(method="drq")
     assert [line.split()[-2] for line in commands(without_curiosity)] == ["evaluate", "play"]
-    state = presets.resolve("gym/Pendulum-v1", "cclf", observe="state", look=False)
+    state = presets.resolve("gym/Pendulum-v1", "cclf", observe="state", make_env=False)
     assert [line.split()[-2] for line in commands(state)] == ["evaluate", "play"], "no pictures"
     assert commands(without_curiosity, "my runs/seed-1")[1].endswith("play 'my runs/seed-1'")
     imported = replace(tiny_config(), task="gym/my_module:Env-v0")

@@ -169,7 +169,7 @@ def test_an_encoder_that_fits_no_exported_file_is_refused_in_a_line(tmp_path, ca
     [
         ("no_such_module:small", "finds no module 'no_such_module'; install it, or name its"),
         ("own_encoders:smal", "has no smal; did you mean small?"),
-        ("own_encoders:number", "is no function but int"),
+        ("own_encoders:number", "is not a function but int"),
         ("own_encoders", "must be MODULE:FUNCTION"),
         ("own_encoders.py:small", "not the path of a file: e.g. own_encoders:small"),
         ("./code/own_encoders.py:small", "not the path of a file: e.g. own_encoders:small"),

@@ -378,7 +378,7 @@ def test_actions_that_nothing_can_learn_are_refused_with_what_to_do():
 def test_without_a_look_no_environment_is_made():
     """Names that a file gave: see docs/protocol.md."""
     task = "gym/a_module_that_is_not_there:Any-v0"
-    values = presets.resolve(task, look=False).to_dict()
+    values = presets.resolve(task, make_env=False).to_dict()
     del values["base"]  # as version 0.1 wrote it
     assert migrate_config(values)["base"] == "sac"
     with pytest.raises(ConfigError, match="a_module_that_is_not_there"):

@@ -132,7 +132,7 @@ def read_run_config(run: Path) -> Json:
         if "config" in note:
             return dict(note["config"])
         config = presets.resolve(
-            note["task"], note["method"], seed=note["seed"], profile=note["profile"], look=False
+            note["task"], note["method"], seed=note["seed"], profile=note["profile"], make_env=False
         )
         return config.to_dict()
     except DATA_ERRORS as error:

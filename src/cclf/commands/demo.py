@@ -32,10 +32,10 @@ NEXT_COMMANDS = (
 @dataclass(frozen=True)
 class Demo:
     """Train A2C on MiniGrid without CCLF, with CCLF and with shuffled curiosity, three seeds each, in
-    a few minutes; print what each learned, and write a report page and a page about curiosity."""
+    a few minutes. Print the results, and write the pages of `cclf report` and `cclf inspect`."""
 
     out: Path = Path("runs/demo")
-    """Folder for the runs and the pages."""
+    """Folder of the runs and the pages."""
 
 
 def main(arguments: list[str]) -> int:
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     from cclf.analysis import load
 
     rows = [row for row in load.read_runs(options.out / TASK) if row.method in METHODS]
-    _print_findings(rows)
+    _print_results(rows)
     final = {row.seed: row.return_mean for row in rows if row.method == "cclf"}
     best = max(
         (spec for spec in specs if spec.config.method_name == "cclf"),
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-def _print_findings(rows: "Iterable[EvaluationRow]") -> None:
+def _print_results(rows: "Iterable[EvaluationRow]") -> None:
     import numpy as np
 
     from cclf.analysis.runs import runs, steps_to
@@ -74,13 +74,13 @@ def _print_findings(rows: "Iterable[EvaluationRow]") -> None:
     by_run = runs(rows)
     lines = []
     for method in METHODS:
-        readings = [found for run, found in by_run.items() if run.method == method]
-        steps = [steps_to(found, SOLVED_RETURN) for found in readings]
+        evaluations = [rows for run, rows in by_run.items() if run.method == method]
+        steps = [steps_to(rows, SOLVED_RETURN) for rows in evaluations]
         median = float(np.median(steps))
         lines.append(
             (
                 method,
-                f"{np.mean([found[-1].return_mean for found in readings]):.3f}",
+                f"{np.mean([rows[-1].return_mean for rows in evaluations]):.3f}",
                 f"{sum(np.isfinite(steps))} of {len(steps)}",
                 f"{median:,.0f}" if np.isfinite(median) else "never",
             )
@@ -88,6 +88,6 @@ def _print_findings(rows: "Iterable[EvaluationRow]") -> None:
     print_table(("method", "final return", "solved", "median env steps to solve"), lines)
     print(
         f"A run is solved when its return reaches {SOLVED_RETURN}. cclf-shuffled is the control: it\n"
-        "permutes curiosity within each batch, so that the numbers are the same and carry no\n"
-        f"information. {len(SEEDS)} seeds do not tell methods apart; docs/curiosity.md has many more."
+        "permutes curiosity within each batch. The values are the same and contain no information\n"
+        f"about the transitions. {len(SEEDS)} seeds are too few to compare methods; docs/curiosity.md has more."
     )

@@ -1,4 +1,4 @@
-"""`cclf doctor`: facts about this machine, and what to fix."""
+"""`cclf doctor`: facts about this machine and its problems."""
 
 import json
 from dataclasses import dataclass
@@ -10,15 +10,14 @@ from cclf.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 
 @dataclass(frozen=True)
 class Doctor:
-    """Report the packages, GPU, renderer and its speed, memory and disk of this machine, and what to
-    fix."""
+    """Report the packages, GPU, renderer, memory and disk of this machine, and how to fix problems."""
 
     task: str | None = None
-    """Forecast memory and disk of a run of this task."""
+    """Forecast the memory and disk of a run of this task."""
     base: str | None = None
     """The base algorithm of that run; by default that of the task (see: cclf methods)."""
     observe: ObservationType = "pixels"
-    """What that run observes."""
+    """The observations of that run."""
     strict: bool = False
     """Exit with 1 when there is a problem."""
     json: Json = False

@@ -14,13 +14,11 @@ from cclf.errors import EXIT_DONE
 
 @dataclass(frozen=True)
 class Methods:
-    """The methods of each base algorithm: what each is, and how it differs from CCLF.
-
-    A base algorithm without CCLF is compared with its first method.
-    """
+    """List the methods of each base algorithm and their differences from CCLF, or from the first method
+    of a base algorithm without CCLF."""
 
     base: str | None = None
-    """Only those of this base algorithm."""
+    """List only the methods of this base algorithm."""
     json: Json = False
 
 
@@ -55,14 +53,14 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
 
     console = Console(highlight=False)
     for base in shown:
-        plays = ", ".join(
+        task_suites = ", ".join(
             name
             for name, suite in suites().items()
             if not suite.kinds.isdisjoint(base.supported_tasks)
         )
         compared = base.default_method.name
         console.print(
-            Text(f"{base.name} ({plays}), each with its difference from {compared}", "bold")
+            Text(f"{base.name} (tasks: {task_suites}), with differences from {compared}", "bold")
         )
         for method in base.methods.values():
             changed = presets.differences_from_cclf(method, base)

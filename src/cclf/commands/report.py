@@ -11,24 +11,24 @@ from cclf.errors import EXIT_DONE, ConfigError, require_extras
 
 @dataclass(frozen=True)
 class Report:
-    """One self-contained page about run folders or results files: verdicts, learning curves, tables
+    """Write one self-contained page about run folders or results files: verdicts, learning curves, tables
     with published values, and cost."""
 
     source: tyro.conf.Positional[Path]
     """A folder with runs, a folder with results files, or one such file."""
     out: Path = Path("report.html")
-    """The page, an .html."""
+    """The page, an .html file."""
     methods: tuple[str, ...] = ()
-    """Only these methods, as if there were no others; all if empty."""
+    """Only these methods; all by default."""
     pdf: Path | None = None
-    """Write the figures as PDF into this folder."""
+    """Write the figures as PDF files into this folder."""
     png: Path | None = None
-    """Write the figures as PNG into this folder."""
+    """Write the figures as PNG files into this folder."""
     tables: Path | None = None
-    """Write the tables as CSV and LaTeX into this folder."""
+    """Write the tables as CSV and LaTeX files into this folder."""
     markdown: tuple[Path, ...] = ()
-    """Write tables as Markdown into the places of these documents that are marked with
-    `<!-- table NAME -->` and `<!-- end of table -->`; a new document gets all."""
+    """Write tables into these Markdown files, between the lines `<!-- table NAME -->` and
+    `<!-- end of table -->`. A new file gets all tables."""
 
 
 def main(arguments: list[str]) -> int:

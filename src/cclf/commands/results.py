@@ -11,14 +11,13 @@ from cclf.errors import EXIT_DONE
 
 @dataclass(frozen=True)
 class Results:
-    """Collect the evaluations of all runs under a folder into tidy CSV files, one per method.
-
-    Other runs in these files are kept, and runs that continued are updated."""
+    """Collect the evaluations of all runs under a folder into tidy CSV files, one per method. Rows of other
+    runs in existing files are kept."""
 
     runs: tyro.conf.Positional[Path]
     """A folder with runs, at any depth."""
     out: Path = Path("results")
-    """Folder for the CSV files."""
+    """Folder of the CSV files."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`cclf tasks`: what can be learned."""
+"""`cclf tasks`: the tasks."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from cclf.errors import EXIT_DONE
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks, and how others are named."""
+    """List the tasks, and how to name others of the same suites."""
 
     json: Json = False
 
@@ -30,6 +30,6 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(documents, indent=2))
         return EXIT_DONE
     rows = [(task.name, str(repeats[task.name]), task.summary) for task in known_tasks().values()]
-    print_table(("task", "action repeat", "what to do"), rows)
+    print_table(("task", "action repeat", "goal"), rows)
     print("\n" + "\n".join(suite.naming_help for suite in suites().values() if suite.naming_help))
     return EXIT_DONE
