@@ -225,7 +225,7 @@ def test_methods_without_cclf_are_compared_with_the_first(
     base_runs: tuple[Path, str],
 ) -> None:
     _, said = base_runs
-    assert "difference from q-learning" in said
+    assert "differences from q-learning" in said
     assert re.search(r"  q-learning  [^\n]+\n  short-sighted", said), "no difference from itself"
     assert re.search(r"  short-sighted  [^\n]+\n +discount=0.0 *\n", said)
 

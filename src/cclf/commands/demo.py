@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cclf.commands import inspect, report
 from cclf.commands.options import check_writable, parse, print_table
-from cclf.commands.sweep import MachineOptions, plan, run_and_report, sweeping
+from cclf.commands.sweep import MachineOptions, plan, run_sweep
 from cclf.console import say
 from cclf.errors import EXIT_DONE, require_extras
 
@@ -45,8 +45,7 @@ def main(arguments: list[str]) -> int:
     check_writable(report_page)
     check_writable(inspect_page)
     specs = plan((TASK,), METHODS, (PROFILE,), SEEDS, options.out, OPTIONS)
-    with sweeping(MachineOptions()) as (backend, stop):
-        exit_code = run_and_report(specs, backend, stop, MachineOptions())
+    specs, exit_code = run_sweep(specs, MachineOptions())
     if exit_code != EXIT_DONE:
         return exit_code
     from cclf.analysis import load

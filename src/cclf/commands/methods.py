@@ -45,8 +45,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _print(shown: Iterable[BaseAlgorithm]) -> None:
-    """Print the name and summary of each method, and its differences below. A table would break
-    long names, which users copy."""
+    """Print each method with its summary and its differences. A table would break long names, which
+    users copy."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -58,21 +58,12 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
             for name, suite in suites().items()
             if not suite.kinds.isdisjoint(base.supported_tasks)
         )
-        compared = base.default_method.name
-        console.print(
-            Text(f"{base.name} (tasks: {task_suites}), with differences from {compared}", "bold")
-        )
+        title = f"{base.name} (tasks: {task_suites}), with differences from "
+        console.print(Text(f"{title}{base.default_method.name}", "bold"))
         for method in base.methods.values():
-            changed = presets.differences_from_cclf(method, base)
-            name, below = f"  {method.name}", []
-            fits = len(f"{name}  {method.summary}") <= console.width
-            if not fits:
-                below.append(Text(method.summary))
-            if changed:
-                pairs = (f"{name}={value}" for name, value in changed.items())
-                below.append(Text(", ".join(pairs), "dim"))
-            summary = f"  {method.summary}" if fits else ""
-            console.print(Text.assemble((name, "bold cyan"), summary))
-            for text in below:
-                console.print(Padding(text, (0, 0, 0, 6)))
+            line = Text.assemble((f"  {method.name}", "bold cyan"), f"  {method.summary}")
+            console.print(line, soft_wrap=True)
+            if changed := presets.differences_from_cclf(method, base):
+                pairs = ", ".join(f"{name}={value}" for name, value in changed.items())
+                console.print(Padding(Text(pairs, "dim"), (0, 0, 0, 6)))
         console.print()

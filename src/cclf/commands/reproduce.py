@@ -10,15 +10,8 @@ import tyro
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
 from cclf.commands.options import check_writable, output_errors, parse, print_table
-from cclf.commands.sweep import (
-    Machine,
-    plan,
-    print_plan,
-    run_and_report,
-    split_passthrough,
-    sweeping,
-)
-from cclf.errors import EXIT_DONE, EXIT_STOPPED, require_extras
+from cclf.commands.sweep import Machine, plan, run_sweep, split_passthrough
+from cclf.errors import EXIT_STOPPED, require_extras
 
 if TYPE_CHECKING:
     from cclf.sweep.plan import RunSpec
@@ -68,16 +61,9 @@ def main(arguments: list[str]) -> int:
         [*table.options, *extra],
     )
     check_writable(out / PAGE)
-    from cclf.sweep.plan import resolve_precision
-
-    with sweeping(options.machine) as (backend, stop):
-        specs = resolve_precision(specs, backend.computes_on_gpus)
-        print(f"{options.table}: {table.summary}", flush=True)
-        print_plan(specs)
-        if options.dry_run:
-            return EXIT_DONE
-        exit_code = run_and_report(specs, backend, stop, options.machine)
-    if exit_code == EXIT_STOPPED:
+    print(f"{options.table}: {table.summary}", flush=True)
+    specs, exit_code = run_sweep(specs, options.machine, options.dry_run)
+    if options.dry_run or exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, specs, out)
     from cclf.analysis.report import build_report

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -21,9 +21,8 @@ from cclf.validation import Range, names
 
 if TYPE_CHECKING:
     from cclf.sweep.local import LocalBackend
-    from cclf.sweep.plan import RunOutcome, RunSpec
+    from cclf.sweep.plan import RunSpec
     from cclf.sweep.ray_backend import RayBackend
-    from cclf.training.signals import StopSignal
 
 
 @dataclass(frozen=True)
@@ -108,15 +107,8 @@ def main(arguments: list[str]) -> int:
         options.vary,
     )
     check_writable(options.out, is_folder=True)
-    from cclf.sweep.plan import resolve_precision
-
-    with sweeping(options.machine) as (backend, stop):
-        specs = resolve_precision(specs, backend.computes_on_gpus)
-        if options.dry_run:
-            print_plan(specs)
-            return EXIT_DONE
-        exit_code = run_and_report(specs, backend, stop, options.machine)
-    if exit_code == EXIT_DONE:
+    _, exit_code = run_sweep(specs, options.machine, options.dry_run)
+    if exit_code == EXIT_DONE and not options.dry_run:
         say(f"next: cclf report {shlex.quote(str(options.out))}")
     return exit_code
 
@@ -220,7 +212,7 @@ def _variant(option: str, value: str) -> Variant:
     return Variant(label, (switch or f"--{option}={value}",))
 
 
-def print_plan(specs: "Sequence[RunSpec]") -> None:
+def _print_plan(specs: "Sequence[RunSpec]") -> None:
     """The runs of each suite, method and variant, and their environment steps."""
     from cclf.sweep.plan import is_finished
 
@@ -243,15 +235,40 @@ def print_plan(specs: "Sequence[RunSpec]") -> None:
     print(f"{len(specs)} runs, {finished} finished, {env_steps:,} env steps in all", flush=True)
 
 
-@contextlib.contextmanager
-def sweeping(machine: MachineOptions) -> "Iterator[tuple[LocalBackend | RayBackend, StopSignal]]":
-    """The backend, and a stop signal whose handlers are installed."""
+def run_sweep(
+    specs: "list[RunSpec]", machine: MachineOptions, dry_run: bool = False
+) -> "tuple[list[RunSpec], int]":
+    """Print the plan and, unless `dry_run`, train the runs and report how they ended. Returns the runs,
+    with their precision, and the exit code."""
+    from cclf.sweep.plan import is_finished, resolve_precision, summarize
+    from cclf.sweep.scheduler import run_all
     from cclf.training.signals import StopSignal
 
     with contextlib.closing(_backend(machine)) as backend:
         stop = StopSignal()
         stop.install()  # after Ray, which installs its own handler of SIGTERM
-        yield backend, stop
+        specs = resolve_precision(specs, backend.computes_on_gpus)
+        if not dry_run:
+            backend.refuse_unfit([spec for spec in specs if not is_finished(spec)])
+        _print_plan(specs)
+        if dry_run:
+            return specs, EXIT_DONE
+        outcomes = run_all(
+            specs,
+            backend,
+            stop,
+            machine.stop_after_seconds,
+            machine.seeds_per_process,
+            machine.games_per_process,
+        )
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    for outcome in failed:
+        command = f"cclf train {shlex.join(outcome.spec.arguments())}"
+        say(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}")
+    is_stopped = any(outcome.exit_code == EXIT_STOPPED for outcome in outcomes)
+    advice = "; run the same command to go on" if is_stopped else ""
+    say(f"{summarize(outcomes, len(outcomes))}{advice}")
+    return specs, EXIT_FAILED if failed else EXIT_STOPPED if is_stopped else EXIT_DONE
 
 
 def _backend(machine: MachineOptions) -> "LocalBackend | RayBackend":
@@ -262,31 +279,3 @@ def _backend(machine: MachineOptions) -> "LocalBackend | RayBackend":
     from cclf.sweep.local import LocalBackend
 
     return LocalBackend(machine.jobs, machine.runs_per_gpu)
-
-
-def run_and_report(
-    specs: "list[RunSpec]",
-    backend: "LocalBackend | RayBackend",
-    stop: "StopSignal",
-    machine: MachineOptions,
-) -> int:
-    from cclf.sweep.plan import is_finished, summarize
-    from cclf.sweep.scheduler import run_all
-
-    backend.refuse_unfit([spec for spec in specs if not is_finished(spec)])
-    outcomes: list[RunOutcome] = run_all(
-        specs,
-        backend,
-        stop,
-        machine.stop_after_seconds,
-        machine.seeds_per_process,
-        machine.games_per_process,
-    )
-    failed = [outcome for outcome in outcomes if outcome.failed]
-    for outcome in failed:
-        command = f"cclf train {shlex.join(outcome.spec.arguments())}"
-        say(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}")
-    is_stopped = any(outcome.exit_code == EXIT_STOPPED for outcome in outcomes)
-    go_on = "; run the same command to go on" if is_stopped else ""
-    say(f"{summarize(outcomes, len(outcomes))}{go_on}")
-    return EXIT_FAILED if failed else EXIT_STOPPED if is_stopped else EXIT_DONE

@@ -138,7 +138,6 @@ def train_options(spec: BaseAlgorithm) -> Any:
     return Train
 
 
-@cache
 def _names_parser() -> tuple[argparse.ArgumentParser, frozenset[str]]:
     """A parser of the names that decide which options there are and what their defaults are, and the
     options that it knows: those of every algorithm, to tell their values from the task."""
