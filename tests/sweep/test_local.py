@@ -322,8 +322,8 @@ def test_terminal_shows_ended_runs_as_lines_and_running_ones_as_bars(
         display.show(outcomes, [calls[1]])
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
     assert f"[1/3] failed: {calls[0].label}: killed" in text
-    assert re.search(r"0 of 3 runs done, 1 failed, 1 running, 1 waiting .* 1/3  runs", text)
-    assert re.search(rf"{calls[1].label} .* 123,456/400,000  return 0.875", text)
+    assert re.search(r"0 of 3 runs done, 1 failed, 1 running, 1 waiting .* 1/3 runs", text)
+    assert re.search(rf"{calls[1].label} .* 123,456/400,000 env steps  left -  return 0.875", text)
     assert calls[2].label not in text
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from cclf.console import message_stream, say
 from cclf.sweep.plan import NOT_STARTED, RunOutcome, RunProgress, RunSpec, read_progress, summarize
@@ -29,8 +29,7 @@ class SweepDisplay:
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(20, complete_style="cyan", finished_style="green"),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f}  {task.fields[note]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[note]}"),
             console=Console(file=stream),
             auto_refresh=False,
             disable=not self._is_live,
@@ -94,7 +93,10 @@ class SweepDisplay:
             elif progress.updates and not by_id[self._tasks[spec]].started:
                 # The warm-up is faster, so it is not part of the estimate.
                 self._bars.reset(self._tasks[spec], completed=progress.env_steps)
-            note = "" if progress.train_return is None else f"return {progress.train_return:.3g}"
+            task = by_id.get(self._tasks[spec])
+            note = f"env steps  left {duration(task.time_remaining if task else None)}"
+            if progress.train_return is not None:
+                note += f"  return {progress.train_return:.3g}"
             self._bars.update(self._tasks[spec], completed=progress.env_steps, note=note)
 
     def seconds_left(self, running: Collection[RunSpec]) -> float | None:
