@@ -85,7 +85,8 @@ def test_folder_with_one_run_stands_for_it(trained, tmp_path):
     one = tmp_path / "toy" / "one"
     shutil.copytree(trained / FIRST.run_name(), one)
     assert runs.select_run(tmp_path, last=False) == one
-    shutil.copytree(one, one / "failure")  # of a failure, not another run
+    for inner in ("failure", "shared"):  # of a failure, and of an exported agent: no other runs
+        shutil.copytree(trained / FIRST.run_name(), one / inner)
     assert runs.select_run(tmp_path, last=False) == one
 
 
