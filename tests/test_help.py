@@ -18,7 +18,11 @@ from cclf.config import EnvConfig, MethodConfig, RunConfig
 from cclf.validation import field_types
 
 OPTIONS = {
-    **{command: command.capitalize() for command in COMMANDS if command not in ("train", "bench")},
+    **{
+        command: f"{command.capitalize()}Options"
+        for command in COMMANDS
+        if command not in ("train", "bench")
+    },
 }
 KINDS = {
     **{

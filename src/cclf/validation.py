@@ -136,7 +136,7 @@ def validate_fields(config: DataclassInstance) -> None:
     """Raise ConfigError unless every field has a value of its type and range, wherever it came
     from: a command line, a file or Python."""
     for name, kind in field_types(type(config)).items():
-        validate_value(name, getattr(config, name), kind)
+        validate_value(name, vars(config)[name], kind)
 
 
 def validate_options(options: DataclassInstance) -> None:

@@ -30,7 +30,7 @@ NEXT_COMMANDS = (
 
 
 @dataclass(frozen=True)
-class Demo:
+class DemoOptions:
     """Train A2C on MiniGrid without CCLF, with CCLF and with shuffled curiosity, three seeds each, in
     a few minutes. Print the results, and write the pages of `cclf report` and `cclf inspect`."""
 
@@ -39,7 +39,7 @@ class Demo:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Demo, "cclf demo", arguments)
+    options = parse(DemoOptions, "cclf demo", arguments)
     require_extras("cclf demo", ("report", "minigrid"))
     report_page, inspect_page = options.out / "report.html", options.out / "curiosity.html"
     check_writable(report_page)

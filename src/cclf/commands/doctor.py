@@ -9,7 +9,7 @@ from cclf.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 
 
 @dataclass(frozen=True)
-class Doctor:
+class DoctorOptions:
     """Report the packages, GPU, renderer, memory and disk of this machine, and how to fix problems."""
 
     task: str | None = None
@@ -24,7 +24,7 @@ class Doctor:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Doctor, "cclf doctor", arguments)
+    options = parse(DoctorOptions, "cclf doctor", arguments)
     from cclf import doctor
 
     if options.base is not None and options.task is None:

@@ -10,7 +10,7 @@ from cclf.validation import Episodes
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluateOptions:
     """Evaluate the agent of a run folder in new episodes. SAC and DrQ-v2 take the mean action, A2C
     samples, Rainbow acts without noise."""
 
@@ -25,7 +25,7 @@ class Evaluate:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Evaluate, "cclf evaluate", arguments)
+    options = parse(EvaluateOptions, "cclf evaluate", arguments)
     run = select_run(options.run, options.last, options.json)
     from cclf.training import devices
     from cclf.training.agent import load_agent

@@ -16,7 +16,7 @@ from cclf.errors import EXIT_DONE, ConfigError
 
 
 @dataclass(frozen=True)
-class Export:
+class ExportOptions:
     """Write the policy of a run folder as one file for other programs: uint8 frames in, action out,
     including crop and scaling. The file is loaded and compared with the policy in an episode of the
     task; it is not kept if they differ."""
@@ -33,7 +33,7 @@ class Export:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Export, "cclf export", arguments)
+    options = parse(ExportOptions, "cclf export", arguments)
     run = select_run(options.run, options.last)
     if options.card:
         return _write_card(run, options.out or run / "agent", options.trust_imports)

@@ -21,7 +21,7 @@ from cclf.validation import Range
 
 
 @dataclass(frozen=True)
-class Inspect:
+class InspectOptions:
     """Write a page about the curiosity of a run: the transitions with the highest and lowest
     curiosity, their views and beliefs, correlations of curiosity, and curiosity during training. The
     run may still be training."""
@@ -38,7 +38,7 @@ class Inspect:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Inspect, "cclf inspect", arguments)
+    options = parse(InspectOptions, "cclf inspect", arguments)
     run = select_run(options.run, options.last, options.json)
     out = options.out or run / "curiosity.html"
     if out.suffix not in (".html", ".htm"):

@@ -13,7 +13,7 @@ from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
-class Methods:
+class MethodsOptions:
     """List the methods of each base algorithm and their differences from CCLF, or from the first method
     of a base algorithm without CCLF."""
 
@@ -23,7 +23,7 @@ class Methods:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Methods, "cclf methods", arguments)
+    options = parse(MethodsOptions, "cclf methods", arguments)
     shown = algorithms().values() if options.base is None else [find_algorithm(options.base)]
     if options.json:
         documents = [

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Play:
+class PlayOptions:
     """Write episodes of the agent of a run folder as one mp4, and print their returns. They are the
     episodes of `cclf evaluate`."""
 
@@ -40,7 +40,7 @@ class Play:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Play, "cclf play", arguments)
+    options = parse(PlayOptions, "cclf play", arguments)
     run = select_run(options.run, options.last)
     out = options.out or run / "episode.mp4"
     if options.out and (out.suffix != ".mp4" or not out.parent.is_dir()):

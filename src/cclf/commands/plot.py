@@ -10,7 +10,7 @@ from cclf.errors import EXIT_DONE, ConfigError, require_extras
 
 
 @dataclass(frozen=True)
-class Plot:
+class PlotOptions:
     """Plot learning curves of results files or run folders: one panel per task and profile, means with
     95 % intervals."""
 
@@ -29,7 +29,7 @@ class Plot:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Plot, "cclf plot", arguments)
+    options = parse(PlotOptions, "cclf plot", arguments)
     require_extras("cclf plot", ("report",))
     from cclf.analysis import curves, figures, load, runs
 

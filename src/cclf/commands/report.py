@@ -10,7 +10,7 @@ from cclf.errors import EXIT_DONE, ConfigError, require_extras
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportOptions:
     """Write one self-contained page about run folders or results files: verdicts, learning curves, tables
     with published values, and cost."""
 
@@ -32,7 +32,7 @@ class Report:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Report, "cclf report", arguments)
+    options = parse(ReportOptions, "cclf report", arguments)
     require_extras("cclf report", ("report",))
     from cclf.analysis.report import build_report
     from cclf.analysis.report_files import write_report

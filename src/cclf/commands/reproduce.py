@@ -20,7 +20,7 @@ PAGE = "report.html"
 
 
 @dataclass(frozen=True)
-class Reproduce:
+class ReproduceOptions:
     """Train the runs of a table of the paper, and evaluate each claim: it held, did not hold, or is
     undecided. The same command again resumes what was stopped.
 
@@ -46,7 +46,7 @@ class Reproduce:
 
 def main(arguments: list[str]) -> int:
     words, extra = split_passthrough(arguments)
-    options = parse(Reproduce, "cclf reproduce", words)
+    options = parse(ReproduceOptions, "cclf reproduce", words)
     if not options.dry_run:
         require_extras("the page of cclf reproduce", ("report",))
     table = experiments.find_table(options.table, options.budget)

@@ -10,7 +10,7 @@ from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
-class Results:
+class ResultsOptions:
     """Collect the evaluations of all runs under a folder into tidy CSV files, one per method. Rows of other
     runs in existing files are kept."""
 
@@ -21,7 +21,7 @@ class Results:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Results, "cclf results", arguments)
+    options = parse(ResultsOptions, "cclf results", arguments)
     from cclf.analysis import load
 
     check_writable(options.out, is_folder=True)

@@ -14,7 +14,7 @@ from cclf.errors import EXIT_DONE, ConfigError
 
 
 @dataclass(frozen=True)
-class Runs:
+class RunsOptions:
     """List the runs in a folder with their task, method, seed, different settings and last return.
     The run that trained last is at the end."""
 
@@ -35,7 +35,7 @@ class RunInfo(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Runs, "cclf runs", arguments)
+    options = parse(RunsOptions, "cclf runs", arguments)
     runs = find_runs(options.folder)
     if not runs:
         raise ConfigError(f"{options.folder} contains no runs")

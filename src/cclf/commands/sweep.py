@@ -56,7 +56,7 @@ Machine = tyro.conf.OmitArgPrefixes[Annotated[MachineOptions, tyro.conf.arg(name
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepOptions:
     """Train every method on every task with every seed, several at a time. The same command again
     resumes what was stopped.
 
@@ -88,7 +88,7 @@ class Sweep:
 
 def main(arguments: list[str]) -> int:
     words, extra = split_passthrough(arguments)
-    options = parse(Sweep, "cclf sweep", words)
+    options = parse(SweepOptions, "cclf sweep", words)
     table = experiments.Experiment("", (), (), (1, 2, 3, 4, 5))
     if options.table is not None:
         table = experiments.find_table(options.table, "paper")

@@ -10,14 +10,14 @@ from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
-class Tasks:
+class TasksOptions:
     """List the tasks, and how to name others of the same suites."""
 
     json: Json = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Tasks, "cclf tasks", arguments)
+    options = parse(TasksOptions, "cclf tasks", arguments)
     repeats = {
         name: presets.env_config(name, presets.select_algorithm(name)).action_repeat
         for name in known_tasks()

@@ -94,7 +94,7 @@ def train_options(spec: BaseAlgorithm) -> Any:
     )
 
     @dataclass(frozen=True)
-    class Train:
+    class TrainOptions:
         """Train an agent. The same command again resumes a run that was stopped.
 
         The defaults below are those of this task, method, profile and size."""
@@ -135,7 +135,7 @@ def train_options(spec: BaseAlgorithm) -> Any:
         ]
         run: tyro.conf.OmitArgPrefixes[Annotated[RunConfig, _group("run")]]
 
-    return Train
+    return TrainOptions
 
 
 def _names_parser() -> tuple[argparse.ArgumentParser, frozenset[str]]:
