@@ -24,14 +24,14 @@ def healthy(**changed):
         "mujoco_pair": "tested",
         "gpu_driver": "580.1",
         "ale_py": "0.12.1",
-        "atari": {"roms": 108, "missing": [], "ms_per_agent_step": 0.3},
+        "atari": {"roms": 108, "missing": []},
         "torch": {
             "version": "2.13.0",
             "cuda": "13.0",
             "threads": 8,
             "bytecode": True,
             "location": "/usr/lib/python",
-            "devices": [{"name": "H200", "memory_bytes": 150 * 10**9}],
+            "devices": {"cuda:0 H200": 150 * 10**9},
         },
         "gpus": [
             {
@@ -42,10 +42,7 @@ def healthy(**changed):
             }
         ],
         "renderer": frames(),
-        "nvidia_egl": {
-            "library": True,
-            "vendor_file": "/usr/share/glvnd/egl_vendor.d/10_nvidia.json",
-        },
+        "nvidia_egl": "installed",
         "processors": 16,
         "missing_extras": {},
         "usable_processors": 16,

@@ -53,7 +53,7 @@ def agent(case: str) -> MrQ:
         method,
         base_name="mrq",
         observe="pixels" if pixels else "state",
-        look=False,
+        make_env=False,
     ).with_settings(**SMALL)
     shape = (3, PIXELS, PIXELS) if pixels else (STATE_DIM,)
     spec = EnvSpec(shape, 1 if discrete else ACTIONS, 1, None, ACTIONS if discrete else None)

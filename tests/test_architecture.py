@@ -66,11 +66,10 @@ MAY_IMPORT = {
     "export": {"types", "storage", "training"},
     "model_card": {"storage", "analysis"},
     "benchmark": {"types", "storage", "training", "envs", "analysis", "algorithms"},
-    "diagnosis": {"storage", "envs"},
-    "doctor": {"storage", "training", "training/trainer", "envs", "diagnosis"},
+    "doctor": {"storage", "training", "training/trainer", "envs"},
     "trained_agent": {"types", "storage", "training", "envs/frame_stack"},
     "commands": {
-        *("storage", "training", "training/trainer", "envs", "analysis", "inspection"),
+        *("types", "storage", "training", "training/trainer", "envs", "analysis", "inspection"),
         *("sweep", "export", "share", "benchmark", "doctor"),
     },
     "cli": {"commands"},

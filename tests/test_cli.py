@@ -193,7 +193,7 @@ def test_a_dry_run_prints_the_resolved_config_and_writes_nothing(tmp_path, monke
         "--batch-size",
         "64",
     ]
-    code, out, err = cclf(*words, "--out", tmp_path / "runs", "--dry-run")
+    code, out, err = cclf(*words, "--out", tmp_path / "runs", "--dry-run", "--json")
     assert (code, err) == (0, "")
     config = presets.from_dict(json.loads(out))
     assert (config.task, config.method_name, config.seed, config.profile) == (
@@ -210,6 +210,20 @@ def test_a_dry_run_prints_the_resolved_config_and_writes_nothing(tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_marks_the_settings_that_differ_from_the_default():
+    code, out, err = cclf("train", "toy/reach", "--method", "drq", "--batch-size", "7", "--dry-run")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "toy/reach  drq  base sac  profile released  seed 1"
+    marked = [line.split() for line in lines if line.startswith("  *")]
+    assert marked == [["*", "batch_size", "7", "(default:", "64)"]]
+    assert "    learning_rate                   0.001" in lines
+    assert "bonus_temperature" not in out, "it has no effect in this run"
+    words = ("train", "toy/catch", "--with-seeds", "2", "--dry-run")
+    assert "also toy/catch seed 2" in cclf(*words)[1]
+    assert_refused(cclf("train", "toy/reach", "--json"), "--json", "needs --dry-run")
+
+
 def test_options_may_stand_before_the_task(tmp_path):
     after = cclf("train", "toy/reach", "--method", "rad", "--seed", "2", "--dry-run")
     before = cclf("train", "--method", "rad", "--seed", "2", "--dry-run", "toy/reach")
@@ -224,7 +238,9 @@ def test_options_may_stand_before_the_task(tmp_path):
 def test_the_tiny_options_of_these_tests_are_the_tiny_config():
     config = tiny_config()
     assert (
-        presets.from_dict(json.loads(cclf("train", *tiny_options(config), "--dry-run")[1]))
+        presets.from_dict(
+            json.loads(cclf("train", *tiny_options(config), "--dry-run", "--json")[1])
+        )
         == config
     )
 
@@ -315,11 +331,11 @@ def test_a_finished_run_says_what_can_be_done_with_it(finished):
 
 def test_hints_are_commands_that_work():
     def commands(config, folder="runs/seed-1"):
-        return [line.split(maxsplit=1)[-1] for line in training.hints(config, Path(folder))]
+        return [line.split(maxsplit=1)[-1] for line in training.next_commands(config, Path(folder))]
 
     without_curiosity = tiny_config(method="drq")
     assert [line.split()[-2] for line in commands(without_curiosity)] == ["evaluate", "play"]
-    state = presets.resolve("gym/Pendulum-v1", "cclf", observe="state", look=False)
+    state = presets.resolve("gym/Pendulum-v1", "cclf", observe="state", make_env=False)
     assert [line.split()[-2] for line in commands(state)] == ["evaluate", "play"], "no pictures"
     assert commands(without_curiosity, "my runs/seed-1")[1].endswith("play 'my runs/seed-1'")
     imported = replace(tiny_config(), task="gym/my_module:Env-v0")
@@ -722,25 +738,3 @@ def test_a_run_hears_a_signal_that_comes_before_its_words_are_read(monkeypatch, 
     finally:
         signal.signal(number, before)
     assert heard == [True]
-
-
-def test_a_folder_that_holds_one_run_stands_for_it(finished, tmp_path):
-    one = tmp_path / "toy" / "one"
-    shutil.copytree(finished[2], one)
-    code, out, _ = cclf("evaluate", tmp_path, "--episodes", "1", "--json")
-    assert code == 0
-    assert json.loads(out)["run"] == str(one)
-    shutil.copytree(one, one / "failure")  # a bundle in a run is no other run
-    assert json.loads(cclf("evaluate", tmp_path, "--episodes", "1", "--json")[1])["run"] == str(one)
-
-
-def test_a_folder_that_holds_several_runs_names_them(tmp_path):
-    for number in range(10):
-        (tmp_path / f"seed-{number}").mkdir()
-        (tmp_path / f"seed-{number}" / "config.json").write_text("{}")
-    for command in ("evaluate", "play", "inspect", "export"):
-        assert_refused(
-            cclf(command, tmp_path),
-            f"{tmp_path} holds 10 runs: name one of them: {tmp_path / 'seed-0'}, ",
-            f"{tmp_path / 'seed-7'} and 2 more",
-        )

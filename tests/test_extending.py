@@ -225,7 +225,7 @@ def test_methods_without_cclf_are_compared_with_the_first(
     base_runs: tuple[Path, str],
 ) -> None:
     _, said = base_runs
-    assert "difference from q-learning" in said
+    assert "differences from q-learning" in said
     assert re.search(r"  q-learning  [^\n]+\n  short-sighted", said), "no difference from itself"
     assert re.search(r"  short-sighted  [^\n]+\n +discount=0.0 *\n", said)
 
@@ -391,7 +391,7 @@ def test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind(
     done = in_shell("cclf tasks\ncclf train corridor/short --dry-run", site, tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"corridor/short +1 +walk right to the end", done.stdout)
-    assert '"base": "rainbow"' in done.stdout
+    assert "base rainbow" in done.stdout
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from cclf.algorithms import registry
 from cclf.algorithms.registry import make_learner
-from cclf.diagnosis import diagnose
+from cclf.doctor import diagnose
 from cclf.envs.minigrid import VectorMiniGrid
 from cclf.errors import EXTRAS, missing_packages
 from cclf.storage.loggers import make_loggers

@@ -11,27 +11,27 @@ import pytest
 from cclf.algorithms.registry import algorithms
 from cclf.cli import main
 from cclf.commands import COMMANDS, bench
-from cclf.commands.option_help import field_help
-from cclf.commands.sweep import Where
-from cclf.commands.train_options import train_options
+from cclf.commands.options import field_help
+from cclf.commands.sweep import MachineOptions
+from cclf.commands.train import train_options
 from cclf.config import EnvConfig, MethodConfig, RunConfig
+from cclf.validation import field_types
 
 OPTIONS = {
-    **{command: command.capitalize() for command in COMMANDS if command not in ("train", "bench")},
+    **{
+        command: f"{command.capitalize()}Options"
+        for command in COMMANDS
+        if command not in ("train", "bench")
+    },
 }
 KINDS = {
     **{
         command: getattr(importlib.import_module(f"cclf.commands.{command}"), name)
         for command, name in OPTIONS.items()
     },
-    **{f"bench {name}": kind for name, kind in bench.OPTIONS.items()},
+    **{f"bench {name}": each.options for name, each in bench.benchmarks().items()},
     **{f"train: {base.name}": base.settings_type for base in algorithms().values()},
-    **{
-        f"bench {base.name}": benchmark.options
-        for base in algorithms().values()
-        if (benchmark := base.benchmark())
-    },
-    "sweep: machines": Where,
+    "sweep: machines": MachineOptions,
     "train: environment": EnvConfig,
     "train: method": MethodConfig,
     "train: run": RunConfig,
@@ -40,15 +40,20 @@ KINDS = {
 # groups of options, and one whose text depends on the base algorithm
 NO_OPTIONS = {
     "train": {"env", "method_config", "algorithm", "run", "method"},
-    "sweep": {"where"},
-    "compare": {"where"},
-    "reproduce": {"where"},
+    "sweep": {"machine"},
+    "compare": {"machine"},
+    "reproduce": {"machine"},
 }
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_option_is_described_by_sentences(name):
-    said = field_help(KINDS[name])
+    said = field_help(KINDS[name]) | {
+        field: part.help
+        for field, annotation in field_types(KINDS[name]).items()
+        for part in getattr(annotation, "__metadata__", ())
+        if getattr(part, "help", None)
+    }
     fields = {field.name for field in dataclasses.fields(KINDS[name])} - NO_OPTIONS.get(name, set())
     assert fields <= said.keys(), f"{name} says nothing of {sorted(fields - said.keys())}"
     for field in fields:
@@ -87,7 +92,7 @@ def test_help_of_train_is_grouped_and_complete(base):
 
 
 def test_help_flows_as_one_paragraph():
-    assert "What it changes is shown below" in " ".join(
+    assert "The defaults below show them." in " ".join(
         line.strip("│ ") for line in shown("train", "toy/reach").splitlines()
     )
     assert "except `env_steps`, which says when to stop." in shown("train", "toy/reach")

@@ -185,7 +185,7 @@ def contents(folder):
 @pytest.fixture
 def quick_studies(monkeypatch, results):
     """What takes long in `reproduce` is done before."""
-    monkeypatch.setattr(reproduce, "run_and_report", lambda *_: 0)
+    monkeypatch.setattr(reproduce, "run_sweep", lambda specs, *_: (specs, 0))
     monkeypatch.setattr(reproduce, "_print_verdicts", lambda *_: None)
     build = report.build_report
     monkeypatch.setattr(report, "build_report", lambda _, *methods: build(results, *methods))

@@ -260,7 +260,7 @@ def test_every_task_resolves_with_every_method_of_its_base(task):
             "dmc/cartpole-swingup",
             "re3",
             "paper",
-            "unknown method 're3': it belongs to a2c, this task is learned with sac",
+            "unknown method 're3': it is a method of a2c, and this task is learned with sac",
         ),
         ("dmc/cartpole-swingup", "cclf", "papre", "unknown profile 'papre'; did you mean paper"),
         ("toy/raech", "cclf", "paper", "unknown task 'toy/raech'; did you mean toy/reach"),
@@ -282,7 +282,7 @@ def test_unknown_names_suggest_the_nearest(task, method, profile, message):
 
 def test_suites_with_open_names_accept_unlisted_tasks():
     assert presets.resolve("dmc/hopper-stand").env.action_repeat == 4
-    assert presets.resolve("gym/Pendulum-v1", look=False).env.action_repeat == 1
+    assert presets.resolve("gym/Pendulum-v1", make_env=False).env.action_repeat == 1
 
 
 # Rainbow: rows of the sheet (CURL's code), where the config has them, and the value.

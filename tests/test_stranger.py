@@ -245,7 +245,7 @@ def test_a_config_does_not_import_modules_without_a_yes(
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     run.mkdir()
-    config = presets.resolve(TASK, "cclf", look=False)
+    config = presets.resolve(TASK, "cclf", make_env=False)
     (run / "config.json").write_text(json.dumps(config.to_dict()))
     assert cli.main([*command.split(), str(run)]) == 2
     error = capsys.readouterr().err
@@ -264,7 +264,7 @@ def test_a_run_that_names_no_base_imports_nothing_to_find_one(
     """As version 0.1 wrote them: which base algorithm plays a task could be asked of the task."""
     run = tmp_path / "run"
     run.mkdir()
-    config = presets.resolve(TASK, "cclf", look=False).to_dict()
+    config = presets.resolve(TASK, "cclf", make_env=False).to_dict()
     del config["base"]
     note = {"task": TASK, "method": "cclf", "seed": 1, "profile": "released", "exit_code": 1}
     (run / name).write_text(json.dumps(config if name == "config.json" else note))

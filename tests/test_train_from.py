@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configs(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     """What a command line resolves to."""
-    assert cli.main(["train", *words, "--dry-run"]) == 0
+    assert cli.main(["train", *words, "--dry-run", "--json"]) == 0
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     return said
 
@@ -140,7 +140,7 @@ def test_a_file_imports_no_module_without_a_yes(
 ) -> None:
     (tmp_path / "strange_module.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    config: Config = presets.resolve("gym/strange_module:Square-v0", "rad", look=False)
+    config: Config = presets.resolve("gym/strange_module:Square-v0", "rad", make_env=False)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config.to_dict()))
     said = refusal(capsys, "--from", str(file), "--out", str(tmp_path / "runs"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from cclf import plugins, presets
 from cclf.algorithms.base import DEFAULT_PROFILE
-from cclf.commands.options import limit_openmp_spinning
+from cclf.commands import limit_openmp_spinning
 from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
 from cclf.console import say
 from cclf.envs.registry import to_task_name

@@ -1,8 +1,7 @@
-"""The command line. Nothing here imports torch until a command needs it, so `cclf --help` answers
-at once.
+"""The command line. torch is imported only by the commands that need it, so `cclf --help` is fast.
 
 Exit codes: 0 success; 1 a run failed (values that are not finite, an error of an environment, a full
-disk), a sweep had failed runs, or `doctor --strict` found a problem; 2 invalid input or output that
+disk), runs of a sweep failed, or `doctor --strict` found a problem; 2 invalid input or output that
 could not be written; 75 stopped by a signal after saving (run the same command to resume); 130
 interrupted (Ctrl-C) with nothing to save.
 """
@@ -15,37 +14,38 @@ import sys
 from typing import TextIO, cast
 
 from cclf import __version__
-from cclf.commands import COMMANDS
-from cclf.commands.options import (
-    DEBUG,
+from cclf.commands import COMMANDS, DEBUG, limit_openmp_spinning
+from cclf.console import TolerantStream, open_standard_streams, say
+from cclf.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_FAILED,
-    limit_openmp_spinning,
+    ConfigError,
+    WorkerError,
+    did_you_mean,
 )
-from cclf.console import TolerantStream, open_standard_streams, say
-from cclf.errors import ConfigError, WorkerError, did_you_mean
 
 USAGE = """usage: cclf COMMAND ...
 
 Contrastive-curiosity-driven reinforcement learning from pixels.
 
-  cclf demo            train a first agent and look at it, in minutes
-  cclf train TASK      train an agent; the same command again resumes it
+  cclf demo            train small agents and write a report, in minutes
+  cclf train TASK      train an agent; the same command again resumes the run
+  cclf runs DIR        list the runs in a folder
   cclf evaluate RUN    evaluate the agent of a run folder
-  cclf play RUN        watch it: episodes as an mp4
-  cclf inspect RUN     what curiosity was high and low for, as a page
-  cclf export RUN      its policy as .pt2 (torch.export) or ONNX, checked
-  cclf sweep           train methods x tasks x seeds, here or on a Ray cluster
-  cclf compare TASK    two methods with the same seeds: the paired difference
-  cclf reproduce TABLE run a table of the paper, and say which claims held
-  cclf results RUNS    collect run folders into one CSV per method
-  cclf plot RESULTS    draw learning curves from those files
-  cclf report RUNS     one page: curves, tables beside the paper's, verdicts
-  cclf bench KIND      speed on this machine
-  cclf doctor          check this machine and suggest repairs
-  cclf methods         the methods: what each is, and its difference from CCLF
-  cclf tasks           the tasks
+  cclf play RUN        write a video of its episodes
+  cclf inspect RUN     write a page about its curiosity
+  cclf export RUN      export its policy as .pt2 (torch.export) or ONNX
+  cclf sweep           train methods x tasks x seeds, also on a Ray cluster
+  cclf compare TASK    train two methods with the same seeds and compare them
+  cclf reproduce TABLE train a table of the paper and evaluate its claims
+  cclf results RUNS    collect evaluations into one CSV file per method
+  cclf plot RESULTS    plot learning curves of results
+  cclf report RUNS     write a page: verdicts, learning curves, tables
+  cclf bench KIND      measure the speed of training on this machine
+  cclf doctor          check this machine and suggest fixes
+  cclf methods         list the methods and their differences from CCLF
+  cclf tasks           list the tasks
 
 A first run:   cclf train toy/reach --method cclf
 More options:  cclf COMMAND --help
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _exit_code(arguments: list[str]) -> int:
-    """Errors that a user can act on become one line on standard error."""
+    """Run the command and return its exit code. Errors of the user are one line on standard error."""
     try:
         return _run_command(arguments)
     except KeyboardInterrupt:  # during startup, or in a command that has nothing to save
@@ -106,8 +106,7 @@ def _exit_code(arguments: list[str]) -> int:
 
 def _run_command(arguments: list[str]) -> int:
     limit_openmp_spinning()
-    # No interpreter that we or a library start finds modules in the working directory, which may be
-    # a run folder.
+    # Child interpreters import no modules from the working directory, which may be a run folder.
     os.environ["PYTHONSAFEPATH"] = "1"
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, end="")

@@ -1,8 +1,7 @@
 """The configuration of a run, in frozen dataclasses. It imports only the standard library, so that a
 command line can be read without torch.
 
-What every run has is here. The settings of each base algorithm are in its own package,
-`cclf.algorithms.NAME.config`.
+The settings of each base algorithm are in `cclf.algorithms.NAME.config`.
 """
 
 import dataclasses
@@ -189,8 +188,8 @@ class MethodConfig:
             )
         if self.selection != "all" and self.views < 3:
             raise ConfigError(
-                f"selection={self.selection} conflicts with views={self.views}: there is nothing to "
-                "choose from; use views>=3"
+                f"selection={self.selection} conflicts with views={self.views}: a selection needs at "
+                "least 3 views; use views>=3"
             )
         if self.augmentation == "none" and self.views != 1:
             raise ConfigError(
@@ -269,7 +268,7 @@ class RunConfig:
     log_every_agent_steps: StepCount = 100
     """Agent steps between two rows of train.csv."""
     device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
+    """cpu, cuda, cuda:N, or auto: a GPU if there is one."""
     threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads of PyTorch. 0 is PyTorch's default on a CPU, and one thread with a GPU, where more
     slow it down."""

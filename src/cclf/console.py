@@ -1,5 +1,5 @@
-"""Output streams whose write errors never end a run: messages go to standard error, results to
-standard output. What cannot be written is dropped; the command line reports lost results."""
+"""Messages on standard error and results on standard output. An error of writing them never ends a run;
+the command line reports lost results."""
 
 import contextlib
 import errno
@@ -23,8 +23,8 @@ def message_stream() -> IO[str]:
 
 
 class TolerantStream:
-    """A stream whose write errors are not raised: what cannot be written is dropped, and the first
-    error is in `error`. A broken pipe (as with `head`) is not recorded as an error."""
+    """A stream whose write errors are not raised: the output is lost, and the first error is in `error`. A
+    broken pipe (as with `head`) is not recorded as an error."""
 
     def __init__(self, stream: IO[str] | None):
         self._stream = stream

@@ -1,43 +1,104 @@
 """`cclf doctor`: facts about this machine, and what to fix.
 
-`collect` gathers the facts; a package that is missing or broken is a fact too. `diagnose` in
-`cclf.diagnosis` judges them. Frames are rendered in a worker process, so that a graphics driver
-that hangs or crashes is reported instead of stopping the doctor.
+`collect` gathers the facts, of which a missing or broken package is one; `diagnose` says what they
+mean. Frames are rendered in a worker process, so that a graphics driver that hangs or crashes is
+reported.
 """
 
 import ctypes
+import shlex
 import shutil
-import statistics
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import util
 from pathlib import Path
-from typing import cast
+from typing import Literal, NotRequired, TypedDict, cast
 
 from cclf import presets
 from cclf.config import Config, ObservationType
-from cclf.diagnosis import (
-    PROBLEMS,
-    AtariFacts,
-    DoctorReport,
-    Facts,
-    Forecast,
-    NvidiaEgl,
-    TorchFacts,
-    diagnose,
-)
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.envs.registry import suite_of, task_kind
-from cclf.errors import ConfigError, WorkerError, missing_packages, short_error
+from cclf.errors import ConfigError, WorkerError, install_hint, missing_packages, short_error
 from cclf.storage import machine
 
-# Always the same task and size, so that machines can be compared.
+# The same task and size on every machine, so that the speeds can be compared.
 RENDER_TASK, FRAME_PIXELS, FRAMES = "cartpole-swingup", 100, 30
-RENDER_SECONDS = 30.0  # before a worker that does not answer is stopped
-ATARI_STEPS = 200
+RENDER_SECONDS = 30.0  # after which a worker is stopped
 EXTRAS = ("video", "report", "tensorboard", "export", "ray")
+SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "software rasterizer")
 NVIDIA_EGL_VENDOR_FOLDERS = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vendor.d")
+
+FIX_NO_GRAPHICS = (
+    "the container has no graphics driver: start it with -e "
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics (or =all); without a container install the "
+    "driver's GL libraries (Debian: libnvidia-gl or nvidia-driver-libs)"
+)
+FIX_NO_VENDOR_FILE = (
+    'write {"file_format_version": "1.0.0", "ICD": {"library_path": "libEGL_nvidia.so.0"}} '
+    "to /usr/share/glvnd/egl_vendor.d/10_nvidia.json"
+)
+FIX_OSMESA = "set MUJOCO_GL=osmesa with libosmesa6"
+FIX_ATARI = "pip install --force-reinstall 'cclf[atari]', whose ale-py contains the ROMs"
+
+Status = Literal["ok", "note", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    name: str
+    value: str
+    status: Status = "ok"
+    fix: str = ""
+
+    @property
+    def is_problem(self) -> bool:
+        return self.status in ("warning", "error")
+
+
+class TorchFacts(TypedDict, total=False):
+    version: str | None
+    error: str  # instead of the following if PyTorch cannot be imported
+    cuda: str | None
+    threads: int
+    bytecode: bool  # whether Python has cached it
+    location: str
+    devices: dict[str, int]  # the memory in bytes of each visible GPU
+
+
+class AtariFacts(TypedDict):
+    roms: int
+    missing: list[str]
+    error: NotRequired[str]
+
+
+class Forecast(TypedDict, total=False):
+    """Memory and disk of a run, or why it cannot run."""
+
+    task: str
+    replay_transitions: int
+    replay_bytes: int
+    disk_bytes: int
+    error: str
+    fix: str
+
+
+class Facts(machine.MachineInfo):
+    torch: TorchFacts
+    gpus: list[machine.Gpu]
+    renderer: machine.RendererInfo | None  # None without dm_control
+    nvidia_egl: Literal["no library", "no vendor file", "installed"]
+    atari: AtariFacts | None  # None without ale-py
+    missing_extras: dict[str, list[str]]
+    usable_processors: int
+    memory_free_bytes: int
+    disk_free_bytes: int
+
+
+class DoctorReport(Facts):
+    forecast: Forecast | None
+    findings: list[Finding]
+    problems: list[Finding]
 
 
 def examine(
@@ -47,14 +108,10 @@ def examine(
     # First, since an unknown name is an error.
     config = presets.resolve(task, base_name=base_name, observe=observe) if task else None
     facts = collect()
-    forecast = forecast_run(config, facts) if config is not None else None
+    forecast = forecast_run(config, facts) if config else None
     findings = diagnose(facts, forecast)
-    return {
-        **facts,
-        "forecast": forecast,
-        "findings": findings,
-        "problems": [finding for finding in findings if finding.status in PROBLEMS],
-    }
+    problems = [finding for finding in findings if finding.is_problem]
+    return {**facts, "forecast": forecast, "findings": findings, "problems": problems}
 
 
 def collect() -> Facts:
@@ -74,7 +131,7 @@ def collect() -> Facts:
 
 
 def inspect_torch() -> TorchFacts:
-    """PyTorch, the CUDA version it was built for, and the GPUs that it sees."""
+    """PyTorch, the CUDA version it was built for, and the GPUs that are visible to it."""
     try:
         import torch
     except (ImportError, OSError) as error:  # it is missing, or one of its shared libraries is
@@ -88,15 +145,13 @@ def inspect_torch() -> TorchFacts:
         # The import above has written it if it can be written.
         "bytecode": Path(util.cache_from_source(torch.__file__)).exists(),
         "location": str(Path(torch.__file__).parents[1]),
-        "devices": [
-            {"name": device.name, "memory_bytes": device.total_memory} for device in devices
-        ],
+        "devices": {f"cuda:{n} {each.name}": each.total_memory for n, each in enumerate(devices)},
     }
 
 
 def check_rendering(timeout_seconds: float = RENDER_SECONDS) -> machine.RendererInfo:
-    """What renders in a new process, how fast and whether the frames are right; or the
-    `error` if the process raises, crashes or does not answer."""
+    """What renders in a new process, how fast, and whether the frames are right; or the `error` if the
+    process raises, crashes or does not answer."""
     from cclf.envs.dmc import DeepMindControl
     from cclf.training.workers import WorkerPool
 
@@ -112,21 +167,20 @@ def check_rendering(timeout_seconds: float = RENDER_SECONDS) -> machine.Renderer
         pool.close()
 
 
-def inspect_nvidia_egl() -> NvidiaEgl:
-    """Whether NVIDIA's EGL library is installed, and the file that makes EGL find it. Many CUDA
-    images lack that file, and Mesa then renders on the CPU."""
+def inspect_nvidia_egl() -> Literal["no library", "no vendor file", "installed"]:
+    """NVIDIA's EGL library, and the vendor file by which EGL loads it. Many CUDA images lack that
+    file, and Mesa then renders on the CPU."""
     try:
         ctypes.CDLL("libEGL_nvidia.so.0")
-        has_library = True
     except OSError:
-        has_library = False
-    files = [path for name in NVIDIA_EGL_VENDOR_FOLDERS for path in Path(name).glob("*.json")]
-    vendor_file = next((str(path) for path in files if "nvidia" in path.name.lower()), None)
-    return {"library": has_library, "vendor_file": vendor_file}
+        return "no library"
+    files = [path for folder in NVIDIA_EGL_VENDOR_FOLDERS for path in Path(folder).glob("*.json")]
+    has_file = any("nvidia" in path.name.lower() for path in files)
+    return "installed" if has_file else "no vendor file"
 
 
 def atari_roms() -> Sequence[str] | None:
-    """The games in the wheel of ale-py, by its names for them; None if it is not installed."""
+    """The names of the ROMs in ale-py; None if it is not installed."""
     spec = util.find_spec("ale_py") if machine.version("ale-py") else None
     if spec is None or spec.origin is None:
         return None
@@ -134,55 +188,199 @@ def atari_roms() -> Sequence[str] | None:
 
 
 def check_atari(torch_works: bool) -> AtariFacts | None:
-    """The ROMs of ale-py and the time of an agent step of Pong; None if it is not installed."""
+    """The ROMs of ale-py, and whether Pong starts; None if ale-py is not installed."""
     roms = atari_roms()
     if roms is None:
         return None
     names = {rom.replace("_", "") for rom in roms}
-    facts: AtariFacts = {
-        "roms": len(roms),
-        "missing": [game for game in ATARI_GAMES if game.lower() not in names],
-    }
-    if not torch_works or "Pong" in facts["missing"]:
-        return facts
-    try:
-        from cclf.envs.atari import AtariGame
+    missing = [game for game in ATARI_GAMES if game.lower() not in names]
+    facts: AtariFacts = {"roms": len(roms), "missing": missing}
+    if torch_works and "Pong" not in missing:
+        try:
+            from cclf.envs.atari import AtariGame
 
-        env = AtariGame("Pong", 0, clip_reward=True, life_loss_terminates=True)
-    except (ConfigError, ImportError, OSError) as error:
-        return {**facts, "error": short_error(error)}
-    env.reset()
-    milliseconds = []
-    for _ in range(ATARI_STEPS):
-        start = time.perf_counter()
-        env.step(0)
-        milliseconds.append(1e3 * (time.perf_counter() - start))
-    return {**facts, "ms_per_agent_step": round(statistics.median(milliseconds), 3)}
+            AtariGame("Pong", 0, clip_reward=True, life_loss_terminates=True).reset()
+        except (ConfigError, ImportError, OSError) as error:
+            return {**facts, "error": short_error(error)}
+    return facts
 
 
 def forecast_run(config: Config, facts: Facts) -> Forecast:
-    """Memory and disk of a run. It makes an environment, whose frames have a shape, and allocates
-    nothing."""
-    suite, package = config.task.partition("/")[0], suite_of(config.task).package
-    forecast: Forecast = {"task": config.task, "replay_transitions": 0, "replay_bytes": 0}
-    error = fix = None
+    """Memory and disk of a run. An environment is made for the shape of its frames; nothing is
+    allocated."""
+    task, suite = config.task, config.task.partition("/")[0]
+    package = suite_of(task).package
     if package is not None and machine.version(package) is None:
-        error, fix = f"needs the package {package}", f"pip install 'cclf[{suite}]'"
-    elif suite == "dmc" and "error" in (facts["renderer"] or {}):
-        error, fix = "cannot run, rendering does not work", "fix the renderer"
-    elif "error" in facts["torch"]:
-        error, fix = "cannot run, PyTorch does not load", "fix PyTorch"
-    if error and fix:
-        return {**forecast, "error": error, "fix": fix}
+        install = f"pip install 'cclf[{suite}]'"
+        return {"task": task, "error": f"needs the package {package}", "fix": install}
+    if suite == "dmc" and "error" in (facts["renderer"] or {}):
+        return {"task": task, "error": "needs rendering, which fails", "fix": "fix the renderer"}
+    if "error" in facts["torch"]:
+        return {"task": task, "error": "needs PyTorch, which fails", "fix": "fix PyTorch"}
     from cclf.envs.make import make_env
     from cclf.training.trainer import replay_size
 
-    if task_kind(config.task) == "grid":
+    transitions, num_bytes = 0, 0
+    if task_kind(task) == "grid":
         make_env.vector(config, 1, 0).close()  # raises ConfigError for an unknown name
     else:
-        forecast["replay_transitions"], forecast["replay_bytes"] = replay_size(config)
-    # A checkpoint contains the replay, and the one before is deleted after it is written.
-    return {**forecast, "disk_bytes": 2 * forecast["replay_bytes"]}
+        transitions, num_bytes = replay_size(config)
+    # A checkpoint contains the replay, and the previous one is deleted after it is written.
+    return {
+        "task": task,
+        "replay_transitions": transitions,
+        "replay_bytes": num_bytes,
+        "disk_bytes": 2 * num_bytes,
+    }
+
+
+def diagnose(facts: Facts, forecast: Forecast | None = None) -> list[Finding]:
+    """One finding per line of the report."""
+    return [
+        Finding("cclf", f"{facts['cclf']}, Python {facts['python']}"),
+        Finding("system", facts["system"]),
+        *_packages(facts),
+        _mujoco(facts),
+        *_torch(facts),
+        *_renderer(facts),
+        _atari(facts),
+        Finding("processors", f"{facts['usable_processors']} usable of {facts['processors']}"),
+        Finding("memory", f"{_gb(facts['memory_free_bytes'])} free"),
+        Finding("disk", f"{_gb(facts['disk_free_bytes'])} free in {Path.cwd()}"),
+        *(_forecast(forecast, facts) if forecast else ()),
+    ]
+
+
+def _packages(facts: Facts) -> list[Finding]:
+    versions = {name: facts[name] for name in ("numpy", "gymnasium", "minigrid")}
+    text = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+    packages = Finding("packages", text, "ok" if all(versions.values()) else "note")
+    if missing := facts["missing_extras"]:
+        return [packages, Finding("extras", f"not installed: {install_hint(missing)}", "note")]
+    return [packages, Finding("extras", "all installed")]
+
+
+def _mujoco(facts: Facts) -> Finding:
+    mujoco, dm_control, pair = facts["mujoco"], facts["dm_control"], facts["mujoco_pair"]
+    if pair == "absent":
+        return Finding("MuJoCo", "not installed: no dmc tasks (pip install 'cclf[dmc]')", "note")
+    text = f"mujoco {mujoco}, dm_control {dm_control}: {pair}".replace("None", "not installed")
+    install = "pip install -c constraints.txt 'cclf[dmc]'"
+    tested = ", ".join(f"dm_control {a} with mujoco {b}" for a, b in sorted(machine.TESTED_PAIRS))
+    broken = f"dm_control does not load with mujoco {mujoco}: {install} or 'mujoco<4'"
+    statuses: dict[machine.Pair, tuple[Status, str]] = {
+        "broken": ("error", broken),
+        "incomplete": ("error", install),
+        "tested": ("ok", ""),
+        "untested": ("warning", f"tested: {tested}; {install}"),
+    }
+    return Finding("MuJoCo", text, *statuses[pair])
+
+
+def _torch(facts: Facts) -> list[Finding]:
+    torch, gpus = facts["torch"], facts["gpus"]
+    if "error" in torch:
+        fix = "pip install -c constraints.txt torch"
+        return [Finding("PyTorch", f"does not load: {torch['error']}", "error", fix)]
+    built = f"CUDA {torch['cuda']}" if torch["cuda"] else "no CUDA"
+    findings = [Finding("PyTorch", f"{torch['version']}, {built}, {torch['threads']} threads")]
+    if not torch["bytecode"]:
+        text = "PyTorch's bytecode is not cached: Python compiles its files at each start"
+        compile_once = f"python -m compileall -q -j 0 {shlex.quote(torch['location'])}"
+        fix = f"unset PYTHONDONTWRITEBYTECODE, or once: {compile_once}"
+        findings.append(Finding("start", text, "warning", fix))
+    driver = gpus[0]["driver"] if gpus else facts["gpu_driver"] or "unknown"
+    for device, memory_bytes in torch["devices"].items():
+        findings.append(Finding("GPU", f"{device}, {_gb(memory_bytes)}, driver {driver}"))
+    if gpus and not torch["devices"]:
+        text = f"{gpus[0]['name']} is not visible to PyTorch"
+        fix = f"install a PyTorch for a CUDA that driver {driver} supports; check CUDA_VISIBLE_DEVICES"
+        findings.append(Finding("GPU", text, "warning", fix))
+    elif not torch["devices"]:
+        findings.append(Finding("GPU", "none visible: dmc tasks train slowly", "note"))
+    return findings
+
+
+def _renderer(facts: Facts) -> list[Finding]:
+    info = facts["renderer"]
+    if info is None:
+        return [Finding("renderer", "not tested: dm_control is not installed", "note")]
+    if "error" in info:
+        return [Finding("renderer", info["error"], "error", _fix_of_renderer(facts, info["error"]))]
+    name = info["renderer"] or "unknown"
+    text, differing = f"{name} through {info['backend']}", info["differing_frames"]
+    speed = Finding("speed", f"{info['ms_per_frame']:.3g} ms per 100x100 frame, median")
+    if info["blank"] or differing:
+        what = "blank frames" if info["blank"] else f"{differing} frames differ from the first"
+        return [Finding("renderer", f"{text}; {what}", "error", FIX_OSMESA), speed]
+    has_gpu = bool(facts["gpus"] or facts["torch"].get("devices"))
+    if has_gpu and any(word in name.lower() for word in SOFTWARE_RENDERERS):
+        warning = f"software rendering on the CPU although there is a GPU: {text}"
+        fix = _fix_of_software_rendering(facts, info["backend"])
+        return [Finding("renderer", warning, "warning", fix), speed]
+    return [Finding("renderer", text), speed]
+
+
+def _fix_of_software_rendering(facts: Facts, backend: str) -> str:
+    if backend == "osmesa":
+        return "unset MUJOCO_GL, which selects software rendering"
+    if backend != "egl" or facts["nvidia_egl"] == "no library":
+        return FIX_NO_GRAPHICS
+    if facts["nvidia_egl"] == "no vendor file":
+        return FIX_NO_VENDOR_FILE
+    return "check /dev/dri permissions and MUJOCO_EGL_DEVICE_ID"
+
+
+def _fix_of_renderer(facts: Facts, error: str) -> str:
+    if facts["mujoco_pair"] in ("broken", "incomplete"):
+        return "fix MuJoCo first"
+    if "MUJOCO_EGL_DEVICE_ID" in error:
+        return "unset MUJOCO_EGL_DEVICE_ID, or set it to one of EGL's devices"
+    if "did not answer" in error:
+        return f"{FIX_OSMESA}, or update the GPU driver"
+    return f"if GL libraries are missing, {machine.GL_HELP}"
+
+
+def _atari(facts: Facts) -> Finding:
+    atari = facts["atari"]
+    if atari is None:
+        text = "ale-py not installed: no atari tasks (pip install 'cclf[atari]')"
+        return Finding("Atari", text, "note")
+    text = f"ale-py {facts['ale_py']}, {atari['roms']} ROMs"
+    if "error" in atari:
+        return Finding("Atari", f"{text}, does not start: {atari['error']}", "error", FIX_ATARI)
+    if atari["missing"]:
+        missing = ", ".join(atari["missing"])
+        return Finding("Atari", f"{text}, without {missing}", "warning", FIX_ATARI)
+    return Finding("Atari", f"{text}, all {len(ATARI_GAMES)} games of Atari 100K")
+
+
+def _forecast(forecast: Forecast, facts: Facts) -> list[Finding]:
+    task = forecast["task"]
+    if "error" in forecast:
+        return [Finding("task", f"{task} {forecast['error']}", "error", forecast["fix"])]
+    size, disk_bytes = forecast["replay_bytes"], forecast["disk_bytes"]
+    if not size:
+        return [Finding("replay", f"{task}: none")]
+    gpu_memory = [gpu["memory_free_bytes"] or 0 for gpu in facts["gpus"]]
+    fits_memory = size <= 0.9 * facts["memory_free_bytes"] or size < 0.8 * max(
+        gpu_memory, default=0
+    )
+    fits_disk = disk_bytes <= facts["disk_free_bytes"]
+    replay = f"{task}: {forecast['replay_transitions']:,} transitions, {_gb(size)}"
+    checkpoints = f"{task}: up to {_gb(disk_bytes)} of disk"
+    lower = "lower --replay-capacity-transitions or --frame-pixels"
+    free = "free space, or use --out on a larger disk"
+    return [
+        Finding("replay", replay) if fits_memory else Finding("replay", replay, "error", lower),
+        Finding("checkpoints", checkpoints)
+        if fits_disk
+        else Finding("checkpoints", checkpoints, "error", free),
+    ]
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.3g} GB"
 
 
 def show(report: DoctorReport) -> None:
@@ -193,7 +391,7 @@ def show(report: DoctorReport) -> None:
     from rich.text import Text
 
     colours = {"ok": "green", "note": "dim", "warning": "bold yellow", "error": "bold red"}
-    table = Table("", "what", "found", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table("", "what", "finding", box=box.SIMPLE_HEAD, pad_edge=False)
     for finding in report["findings"]:
         status = Text(finding.status, colours[finding.status])
         table.add_row(status, Text(finding.name), Text(finding.value))
@@ -201,7 +399,7 @@ def show(report: DoctorReport) -> None:
     console.print(table)
     for problem in report["problems"]:
         name = f"{problem.status}: {problem.name}", colours[problem.status]
-        # one line, so that it can be copied
+        # One line, so that it can be copied.
         console.print(Text.assemble(name, f"  fix: {problem.fix}"), soft_wrap=True)
     if not report["problems"]:
         console.print("no problems found")

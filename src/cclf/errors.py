@@ -1,9 +1,12 @@
-"""The errors that users see, and what their messages have in common: similar names, and the packages
-that are missing."""
+"""The errors that users see, exit codes, and what messages have in common: similar names and missing
+packages."""
 
 import difflib
 import importlib.util
 from collections.abc import Iterable
+
+# Of `cclf`: success; a run failed; invalid input; stopped by a signal after saving.
+EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
 
 # The optional dependencies of this package: what pip calls an extra, and the modules it installs.
 EXTRAS = {

@@ -1,8 +1,7 @@
 """A trained policy as one file for other programs, a `torch.export` program (.pt2) or ONNX: uint8
-frames in, action out, with cropping and scaling inside.
+frames in, action out, including cropping and scaling.
 
-The file is read back and compared with the policy on observations of its own task, and removed if
-they differ.
+The file is loaded and compared with the policy on observations of its task, and removed if they differ.
 """
 
 import io
@@ -56,7 +55,7 @@ class Metadata(TypedDict, total=False):
     input: TensorSpec
     output: TensorSpec
     # not for grid tasks
-    frame_stack: int  # oldest first; before the first frame its copies, in games blanks
+    frame_stack: int  # oldest first; before the first frame copies of it, in games zeros
     action_repeat: int
     # only for pixels
     frame_pixels: int
@@ -72,8 +71,8 @@ class Exported(NamedTuple):
 
 
 def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) -> Exported:
-    """Write the policy of a run folder to `out`, whose suffix selects the format. Raises ConfigError,
-    and leaves no file, if its answers differ from those of the policy."""
+    """Write the policy of a run folder to `out`; the suffix selects the format. If its outputs differ from
+    those of the policy, no file remains and ConfigError is raised."""
     formats = {".pt2": (write_pt2, read_pt2), ".onnx": (write_onnx, read_onnx)}
     if out.suffix not in formats:
         raise ConfigError(
@@ -105,18 +104,18 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
             exported = read(temporary)
             # Also one by one, which finds a program with a fixed batch size.
             one_by_one = np.concatenate([exported(one[None]) for one in observations])
-            answers = [exported(observations), one_by_one]
-        difference = max(float(np.abs(answer - expected).max()) for answer in answers)
+            outputs = [exported(observations), one_by_one]
+        difference = max(float(np.abs(output - expected).max()) for output in outputs)
         if not difference <= TOLERANCE:  # True also for NaN
             raise ConfigError(
                 f"the exported policy differs by {difference:.2g} from {folder}, above "
-                f"{TOLERANCE:g}: no file is left"
+                f"{TOLERANCE:g}: no file is written"
             )
     return Exported(out, difference, len(observations), metadata)
 
 
 def describe(
-    config: Config, env_steps: int, observations: np.ndarray, answers: np.ndarray, output_name: str
+    config: Config, env_steps: int, observations: np.ndarray, outputs: np.ndarray, output_name: str
 ) -> Metadata:
     env = config.env
     metadata: Metadata = {
@@ -129,7 +128,7 @@ def describe(
             "dtype": str(observations.dtype),
             "shape": ["batch", *observations.shape[1:]],
         },
-        "output": {"name": output_name, "dtype": "float32", "shape": ["batch", *answers.shape[1:]]},
+        "output": {"name": output_name, "dtype": "float32", "shape": ["batch", *outputs.shape[1:]]},
     }
     if task_kind(config.task) != "grid":
         metadata["frame_stack"] = env.frame_stack
@@ -147,7 +146,7 @@ def write_pt2(policy: nn.Module, example: np.ndarray, metadata: Metadata, path: 
         program = torch.export.export(
             policy, (torch.from_numpy(example),), dynamic_shapes=({0: batch},)
         )
-        # To memory first: PyTorch's own writer ends the process if the disk is full.
+        # To memory first: the writer of PyTorch aborts the process if the disk is full.
         archive = io.BytesIO()
         torch.export.save(program, archive, extra_files={METADATA_FILE: json.dumps(metadata)})
     path.write_bytes(archive.getvalue())
@@ -158,12 +157,12 @@ def read_pt2(path: Path) -> Policy:
         warnings.simplefilter("ignore")
         policy = torch.export.load(path).module()
 
-    def answer(observations: np.ndarray) -> np.ndarray:
+    def act(observations: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
             output: torch.Tensor = policy(torch.from_numpy(observations))
         return output.numpy()
 
-    return answer
+    return act
 
 
 def write_onnx(policy: nn.Module, example: np.ndarray, metadata: Metadata, path: Path) -> None:

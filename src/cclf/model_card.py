@@ -1,5 +1,5 @@
-"""The model card of a trained agent, as hubs read it: its training, its return, how to load it and how
-to train it again. The text is in model_card.md."""
+"""The model card of a trained agent for model hubs: its training, its return, how to load it and how to
+train it again. The text is in model_card.md."""
 
 import csv
 import re
@@ -23,11 +23,11 @@ from cclf.storage.safe_loading import data_error_context, read_text
 
 _MAX_EVALUATIONS = 12  # rows of the table
 _WIDTH = 80  # of a command
-# Options of a run that do not affect its result.
+# Options that do not affect the result of a run.
 _LOCAL = {"device", "threads", "video", "tensorboard", "tracker", "eval_workers"}
 
 
-class EvaluationRow(NamedTuple):
+class CardEvaluation(NamedTuple):
     env_steps: int
     updates: int
     returns: np.ndarray  # (episodes,)
@@ -35,7 +35,7 @@ class EvaluationRow(NamedTuple):
     @property
     def interval(self) -> str:
         """
-        >>> EvaluationRow(8, 1, np.array([1.0, 1.0])).interval
+        >>> CardEvaluation(8, 1, np.array([1.0, 1.0])).interval
         '1 [1, 1]'
         """
         if len(self.returns) < 2:
@@ -44,17 +44,17 @@ class EvaluationRow(NamedTuple):
         return f"{mean:.4g} [{low:.4g}, {high:.4g}]"
 
 
-def read_evaluations(folder: Path) -> list[EvaluationRow]:
-    """The evaluations in the order of their steps. The final evaluation, if there is one, replaces
-    the shorter one at its step."""
-    rows: dict[int, EvaluationRow] = {}
+def read_evaluations(folder: Path) -> list[CardEvaluation]:
+    """The evaluations in the order of their steps. The final evaluation, if there is one, replaces the
+    shorter one at its step."""
+    rows: dict[int, CardEvaluation] = {}
     for path in (folder / "eval.csv", folder / "final.csv"):
         if path.exists():
             with data_error_context(f"cannot read {path}"):
                 for row in csv.DictReader(read_text(path).splitlines()):
                     returns = (row.get("returns") or row["return_mean"]).split()
                     env_steps = int(row["env_steps"])
-                    rows[env_steps] = EvaluationRow(
+                    rows[env_steps] = CardEvaluation(
                         env_steps, int(row["updates"]), np.array([float(each) for each in returns])
                     )
     return [rows[env_steps] for env_steps in sorted(rows)]
@@ -89,7 +89,9 @@ def command(config: Config) -> list[str]:
     return words
 
 
-def text(folder: Path, config: Config, env_steps: int, evaluations: Sequence[EvaluationRow]) -> str:
+def text(
+    folder: Path, config: Config, env_steps: int, evaluations: Sequence[CardEvaluation]
+) -> str:
     """The model card of a run folder."""
     facts = _facts(folder, config, env_steps, evaluations[-1])
     return render(config, facts, evaluations, _wrapped(command(config)))
@@ -98,7 +100,7 @@ def text(folder: Path, config: Config, env_steps: int, evaluations: Sequence[Eva
 def render(
     config: Config,
     facts: Mapping[str, str],
-    evaluations: Sequence[EvaluationRow],
+    evaluations: Sequence[CardEvaluation],
     train_command: str,
 ) -> str:
     from jinja2 import Environment, StrictUndefined
@@ -108,7 +110,8 @@ def render(
     tags += [config.base, suite, name]
     modules = dict.fromkeys(config.imported_modules.values())
     returns = evaluations[-1].returns
-    environment = Environment(  # Markdown: `_facts` escapes what is not this program's
+    # The output is Markdown: `_facts` escapes the texts of other programs.
+    environment = Environment(
         autoescape=False, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
     template = resources.files("cclf").joinpath("model_card.md").read_text("utf-8")
@@ -134,7 +137,7 @@ def _wrapped(words: Sequence[str]) -> str:
     return line if len(line) <= _WIDTH else line.replace(" --", " \\\n  --")
 
 
-def _facts(folder: Path, config: Config, env_steps: int, last: EvaluationRow) -> dict[str, str]:
+def _facts(folder: Path, config: Config, env_steps: int, last: CardEvaluation) -> dict[str, str]:
     run, manifest = load.read_runs(folder)[-1], load.read_manifest(folder)
     check_names([run])
     agent_steps = env_steps // config.env.action_repeat
@@ -175,7 +178,7 @@ def _plain(value: object) -> str:
     return escape_markdown(str(value)[:80])
 
 
-def _thinned(evaluations: Sequence[EvaluationRow]) -> list[EvaluationRow]:
-    """At most _MAX_EVALUATIONS at equal distances, with the last."""
+def _thinned(evaluations: Sequence[CardEvaluation]) -> list[CardEvaluation]:
+    """At most _MAX_EVALUATIONS at equal distances, including the last one."""
     step = -(-len(evaluations) // _MAX_EVALUATIONS)
     return list(evaluations[::-1][::step][::-1])

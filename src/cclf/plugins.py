@@ -1,5 +1,5 @@
-"""Code of other packages: entry points, and objects that an option names as MODULE:NAME. What cannot
-be used is a ConfigError of one line."""
+"""Code of other packages: entry points, and objects that an option names as MODULE:NAME. Whatever is
+wrong with them is a ConfigError of one line."""
 
 import importlib
 from collections.abc import Callable
@@ -21,9 +21,9 @@ T = TypeVar("T", bound=Named)
 
 
 def load_entry_points(
-    group: str, kind: type[Any], found: dict[str, T], validate: Callable[[T], str]
+    group: str, kind: type[Any], known: dict[str, T], validate: Callable[[T], str]
 ) -> None:
-    """Add the objects that the entry points of `group` name to `found`, by the object's name.
+    """Add the objects that the entry points of `group` name to `known`, by the object's name.
 
     Each must be of this `kind` and have a name that is not taken. `validate` returns what is wrong
     with an object, or "".
@@ -32,13 +32,13 @@ def load_entry_points(
         added = _load(point)
         if not isinstance(added, kind):
             error = f"which is no {kind.__name__} but {added!r:.60}"
-        elif added.name in found:
+        elif added.name in known:
             error = f"whose name {added.name} is taken already"
         else:
             error = validate(added)
         if error:
             raise _entry_point_error(point, error)
-        found[added.name] = added
+        known[added.name] = added
 
 
 def entry_point_names(group: str) -> list[str]:
@@ -97,21 +97,21 @@ def import_object(option: str, text: str) -> object:
             ) from error
         raise ConfigError(f"{option}={text} cannot be imported: {short_error(error)}") from error
     try:
-        found: object = attrgetter(name)(module)
+        imported: object = attrgetter(name)(module)
     except AttributeError as error:
         hint = did_you_mean(name, vars(module))
         raise ConfigError(
             f"{option}={text}: the module {module_name} has no {name}{hint}"
         ) from error
-    return found
+    return imported
 
 
 def import_function(option: str, text: str) -> Callable[..., Any]:
     """The function that the text MODULE:FUNCTION of an option names."""
-    found = import_object(option, text)
-    if not callable(found):
-        raise ConfigError(f"{option}={text} is no function but {type(found).__name__}")
-    return found
+    imported = import_object(option, text)
+    if not callable(imported):
+        raise ConfigError(f"{option}={text} is not a function but {type(imported).__name__}")
+    return imported
 
 
 def qualified_name(option: str, function: object) -> str:

@@ -1,7 +1,7 @@
 """From names to the config of a run.
 
-The order, in one function: the base algorithm's defaults, those of the suite and the task, of what is
-observed, of the profile, the method and the size; then what the command line changes.
+`resolve` applies, in this order: the defaults of the base algorithm, of the suite and the task, of the
+type of observations, of the profile, the method and the size. The command line then changes options.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,15 +28,15 @@ GROUPS = ("env", "method", "algorithm", "run")  # the parts of a config, each a 
 def select_algorithm(
     task_name: str,
     base_name: str | None = None,
-    look: bool = True,
+    make_env: bool = True,
     observe: ObservationType = "pixels",
 ) -> BaseAlgorithm:
     """The base algorithm of this name, or the default for the task and what is observed. Raises
     ConfigError if it does not support the task.
 
-    `look`: see `task_kind`. Without it `gym/` tasks are continuous, as all were in version 0.1.
+    `make_env`: see `task_kind`. Without it `gym/` tasks are continuous, as all were in version 0.1.
     """
-    kind = task_kind(task_name, make_env=look)
+    kind = task_kind(task_name, make_env)
     if base_name is None:
         return default_algorithm(kind, observe)
     base = find_algorithm(base_name)
@@ -55,7 +55,7 @@ def find_method(name: str, base: BaseAlgorithm) -> Method:
     others = [each.name for each in algorithms().values() if name in each.methods]
     hint = did_you_mean(name, base.methods)
     if others:
-        hint = f": it belongs to {others[0]}, this task is learned with {base.name}"
+        hint = f": it is a method of {others[0]}, and this task is learned with {base.name}"
     raise ConfigError(f"unknown method {name!r}{hint} (see: cclf methods)")
 
 
@@ -80,32 +80,32 @@ def resolve(
     base_name: str | None = None,
     size: str | None = None,
     observe: ObservationType = "pixels",
-    look: bool = True,
+    make_env: bool = True,
 ) -> Config[Any]:
     """The config of a run before the options of a command line change it. Without `method_name` it is
     the algorithm's default method. The type of its settings is known at run time only."""
-    base = select_algorithm(task_name, base_name, look, observe)
+    base = select_algorithm(task_name, base_name, make_env, observe)
     task, suite = find_task(task_name), suite_of(task_name)
     validate_observation(task.name, observe)
     method = base.default_method if method_name is None else find_method(method_name, base)
-    defaults, of_task = base.defaults, base.task_defaults(task.name)
-    of_profile = find_profile(profile, base)
-    of_observation = base.observation_defaults.get(observe, Defaults())
-    views = defaults.method | of_task.method | of_profile.method | method.overrides
+    defaults, for_task = base.defaults, base.task_defaults(task.name)
+    for_profile = find_profile(profile, base)
+    for_observation = base.observation_defaults.get(observe, Defaults())
+    views = defaults.method | for_task.method | for_profile.method | method.overrides
     if observe == "state":
         crops = views.get("augmentation", MethodConfig.augmentation)
         views["augmentation"] = AUGMENTATION_OF_STATE.get(crops, crops)
-    settings = defaults.settings | of_task.settings | of_observation.settings
-    settings |= of_profile.settings | method.settings
+    settings = defaults.settings | for_task.settings | for_observation.settings
+    settings |= for_profile.settings | method.settings
     config = Config(
         task=task.name,
         method_name=method.name,
         seed=seed,
         profile=profile,
-        env=replace(env_config(task_name, base), observe=observe, **of_observation.env),
+        env=replace(env_config(task_name, base), observe=observe, **for_observation.env),
         method=MethodConfig(**views),
         algorithm=base.settings_type(**settings),
-        run=RunConfig(**defaults.run | suite.run | task.run | of_task.run),
+        run=RunConfig(**defaults.run | suite.run | task.run | for_task.run),
     )
     return config if size is None else _apply_size(config, size, base)
 

@@ -1,7 +1,6 @@
-"""What the layers hand to each other: batches, steps, and the protocols that the runtime sees.
+"""The records and protocols between packages: batches, steps, environments, policies and learners.
 
-Torch is imported for type checkers alone: environments live in processes that must never touch a
-GPU.
+torch is imported only for type checkers, because worker processes of environments must not use a GPU.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ StateDict: TypeAlias = dict[str, StateValue]
 
 
 class Batch(NamedTuple):
-    """Transitions of n steps drawn from replay, n = 1 unless a base algorithm asks for more.
-    Observations are stacks of whole uint8 frames, channels first; of state vectors, float32."""
+    """n-step transitions sampled from the replay; n is 1 unless a base algorithm sets it. Observations are
+    stacks of uint8 frames, channels first, or of float32 state vectors."""
 
     observation: Tensor  # (B, C, H, W)
     action: Tensor  # (B, A)
     reward: Tensor  # (B,)  of the first step
-    # (B,)  0 where the episode terminated; a time limit keeps 1, so the bootstrap stays
+    # (B,)  0 where the episode terminated; 1 at a time limit, which still bootstraps
     continuation: Tensor
     next_observation: Tensor  # (B, C, H, W)  n steps later
-    priority: Tensor  # (B,)  the weight each was drawn with
-    slot: Tensor  # (B,)  where replay keeps it
-    n_step_return: Tensor  # (B,)  discounted rewards of the n steps, cut where it terminated
+    priority: Tensor  # (B,)  sampling weights
+    slot: Tensor  # (B,)  indices in the replay
+    n_step_return: Tensor  # (B,)  discounted rewards of the n steps until termination
 
     def to(self, device: torch.device) -> Batch:
         return Batch(*(tensor.to(device) for tensor in self))
 
 
 class GameBatch(NamedTuple):
-    """n-step transitions of discrete actions drawn from replay, of one run; of S runs each field
-    has S in front."""
+    """n-step transitions with discrete actions, sampled from the replay of one run. For S runs each field
+    has a leading dimension S."""
 
     observation: Tensor  # (B, F, H, W) uint8
     action: Tensor  # (B,) int64
     reward: Tensor  # (B,)  of the first step
-    n_step_return: Tensor  # (B,)  of the n steps, cut at the end of the episode
+    n_step_return: Tensor  # (B,)  of the n steps until the end of the episode
     continuation: Tensor  # (B,)  0 where the episode ended within them
     # (B, F, H, W) uint8  n steps later; blank from the end of the episode on
     next_observation: Tensor
@@ -61,7 +60,7 @@ class GameBatch(NamedTuple):
 
 
 class EnvSpec(NamedTuple):
-    frame_shape: tuple[int, ...]  # (C, H, W) of pixels, (D,) where state is observed
+    frame_shape: tuple[int, ...]  # (C, H, W) of pixels, (D,) of state
     action_dim: int  # continuous, each in [-1, 1]; 1 where actions are discrete
     action_repeat: int
     max_episode_agent_steps: int | None
@@ -69,7 +68,7 @@ class EnvSpec(NamedTuple):
 
     @property
     def state_dim(self) -> int:
-        """Numbers in one observation of state; 0 of pixels."""
+        """The length of a state vector; 0 for pixels."""
         return self.frame_shape[0] if len(self.frame_shape) == 1 else 0
 
     @property
@@ -116,7 +115,7 @@ class HasState(Protocol):
 
 @runtime_checkable
 class HasNetworks(Protocol):
-    """An algorithm or a policy of which evaluation needs the networks alone."""
+    """An algorithm or a policy of which evaluation needs only the networks."""
 
     @property
     def networks(self) -> nn.Module: ...
@@ -134,7 +133,7 @@ class Env(Protocol):
     def step(self, action: Action) -> EnvStep: ...
 
     def render(self) -> np.ndarray:
-        """An image for people, (H, W, 3) uint8."""
+        """An image for display, (H, W, 3) uint8."""
         ...
 
     def close(self) -> None: ...
@@ -181,13 +180,13 @@ class SamplingPolicy(Protocol):
 
 
 class ExportedPolicy(NamedTuple):
-    """A policy as a module that other programs can run, and what the run's own code answers to some
+    """A policy as a module that other programs can run, and the outputs of the original policy for some
     observations."""
 
     module: nn.Module
     observations: np.ndarray  # (n, ...) uint8
     answers: np.ndarray  # (n, ...)
-    name: str  # of what it answers: action, logits, q_values
+    name: str  # of the output: action, logits, q_values
 
 
 class UpdateResult(NamedTuple):
@@ -219,7 +218,7 @@ class OffPolicyAlgorithm(Policy, HasState, Protocol):
 
 
 class Rollout(NamedTuple):
-    """T steps of N environments. `observation` has one entry more: what followed the last step."""
+    """T steps of N environments. `observation` also has the one after the last step."""
 
     observation: np.ndarray  # (T + 1, N, ...)
     action: np.ndarray  # (T, N) int64
@@ -228,7 +227,7 @@ class Rollout(NamedTuple):
 
 
 class OnPolicyAlgorithm(HasState, Protocol):
-    """A base algorithm that learns from what its own policy just did."""
+    """A base algorithm that learns from the rollouts of its current policy."""
 
     metric_names: tuple[str, ...]
 

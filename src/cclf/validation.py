@@ -136,15 +136,18 @@ def validate_fields(config: DataclassInstance) -> None:
     """Raise ConfigError unless every field has a value of its type and range, wherever it came
     from: a command line, a file or Python."""
     for name, kind in field_types(type(config)).items():
-        validate_value(name, getattr(config, name), kind)
+        validate_value(name, vars(config)[name], kind)
 
 
 def validate_options(options: DataclassInstance) -> None:
     """Raise ConfigError if a number of a command line is out of range, or if an option that takes
     several values, and has some by default, is given none."""
     for field in dataclasses.fields(options):
-        value, kind = getattr(options, field.name), field_types(type(options))[field.name]
+        value, kind = vars(options)[field.name], field_types(type(options))[field.name]
         option = f"--{field.name.replace('_', '-')}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            validate_options(value)
+            continue
         if value == () and field.default not in ((), dataclasses.MISSING):
             raise ConfigError(f"{option} needs at least one value")
         takes_several = get_origin(kind) is tuple
@@ -154,7 +157,8 @@ def validate_options(options: DataclassInstance) -> None:
 
 
 def _range_error(value: object, kind: object) -> str:
-    has_range = get_origin(kind) is Annotated and any(isinstance(a, Range) for a in get_args(kind))
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    has_range = any(isinstance(part, Range) for each in kinds for part in get_args(each))
     return type_error(value, kind) if has_range else ""
 
 

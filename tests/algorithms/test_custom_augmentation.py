@@ -184,7 +184,7 @@ def test_python_takes_the_function_itself(tmp_path: Path) -> None:
         ("my_views.py:brightness", "not the path of a file: e.g. my_views:brightness"),
         ("no_such_module:f", "finds no module 'no_such_module'"),
         ("my_views:bright", "has no bright; did you mean brightness?"),
-        ("my_views:number", "is no function but int"),
+        ("my_views:number", "is not a function but int"),
         ("my_views:nothing", "returns no torch.Tensor but NoneType"),
         ("my_views:smaller", "it must return the same type and shape"),
         ("my_views:scaled", "returns torch.float32 of shape"),

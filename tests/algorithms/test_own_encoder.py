@@ -18,7 +18,7 @@ from cclf import cli, plugins, presets
 from cclf.algorithms.common.custom_encoder import CustomEncoder
 from cclf.algorithms.registry import make_learner
 from cclf.analysis.variants import run_key
-from cclf.commands.train import hints
+from cclf.commands.train import next_commands
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.storage.run_folder import read_checkpoint
@@ -115,7 +115,9 @@ def test_python_error_names_the_python_argument_for_trust(folder):
 
 def test_printed_commands_contain_trust_imports():
     config = with_encoder(encoder="own_encoders:small")
-    assert [line.split()[-1] for line in hints(config, Path("run"))] == ["--trust-imports"] * 3
+    assert [line.split()[-1] for line in next_commands(config, Path("run"))] == [
+        "--trust-imports"
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_encoder_that_cannot_be_exported_is_rejected_in_one_line(tmp_path, capsy
     [
         ("no_such_module:small", "finds no module 'no_such_module'; install it, or name its"),
         ("own_encoders:smal", "has no smal; did you mean small?"),
-        ("own_encoders:number", "is no function but int"),
+        ("own_encoders:number", "is not a function but int"),
         ("own_encoders", "must be MODULE:FUNCTION"),
         ("own_encoders.py:small", "not the path of a file: e.g. own_encoders:small"),
         ("./code/own_encoders.py:small", "not the path of a file: e.g. own_encoders:small"),

@@ -150,7 +150,7 @@ class FixedBatch(sac.GreedyPolicy):
 def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, monkeypatch, wrong):
     monkeypatch.setattr(sac, "GreedyPolicy", wrong)
     (tmp_path / "policy.pt2").write_text("the one before")
-    with pytest.raises(ConfigError, match="no file is left"):
+    with pytest.raises(ConfigError, match="no file is written"):
         export.export(folders["sac"], tmp_path / "policy.pt2")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "policy.pt2": "the one before"
@@ -279,7 +279,7 @@ def test_a_card_of_a_run_that_imports_a_module_says_so():
     config = CONFIGS["sac"]
     own = replace(config.algorithm, encoder="planted:small", conv_filters=32)
     with_encoder = replace(config, algorithm=own)
-    rows = [model_card.EvaluationRow(1, 1, np.zeros(2))]
+    rows = [model_card.CardEvaluation(1, 1, np.zeros(2))]
 
     def card(config):
         return model_card.render(config, {"task": config.task}, rows, "cclf train")
@@ -297,7 +297,7 @@ def test_a_card_of_a_run_that_imports_a_module_says_so():
 
 
 def test_a_long_run_has_a_short_table():
-    rows = [model_card.EvaluationRow(step, step, np.zeros(2)) for step in range(125)]
+    rows = [model_card.CardEvaluation(step, step, np.zeros(2)) for step in range(125)]
     some = model_card._thinned(rows)
     assert len(some) <= 12
     assert some[-1] is rows[-1]

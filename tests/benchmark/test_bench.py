@@ -8,12 +8,11 @@ from tiny_runs import tiny_config
 
 
 @pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
-def test_an_update_is_timed_with_its_parity_and_its_arithmetic(base: str, method: str) -> None:
+def test_update_benchmark_reports_times_and_parity(base: str, method: str) -> None:
     report = updates.bench_updates([tiny_config(base=base, method=method, env_steps=200)], "cpu", 2)
     figures = report[method]
     assert figures["parity"]["step_cosine"] == pytest.approx(1.0)
     assert figures["p10_ms"] <= figures["median_ms"] <= figures["p90_ms"]
-    assert figures["teraflop"] > 0
 
 
 @pytest.mark.parametrize(
@@ -32,11 +31,11 @@ def test_an_update_is_timed_with_its_parity_and_its_arithmetic(base: str, method
         ("rainbow --replay-transitions 99", "--replay-transitions 99 must lie in [100,"),
         ("loop --task toy/catch", "e.g. toy/reach, or cclf bench rainbow"),
         ("update --task toy/catch", "e.g. toy/reach, or cclf bench rainbow"),
-        ("loop --task minigrid/Empty-5x5", "use another task"),
+        ("loop --task minigrid/Empty-5x5", "use a task with continuous actions, e.g. toy/reach"),
         ("loop --device cpu:1", "device 'cpu:1' is not supported"),
     ],
 )
-def test_a_benchmark_that_cannot_be_is_refused_in_one_line(
+def test_invalid_benchmark_options_are_refused_in_one_line(
     words: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["bench", *words.split()]) == 2

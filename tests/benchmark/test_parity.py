@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from cclf.algorithms.registry import make_learner
 from cclf.benchmark import parity, updates
 from tiny_runs import CPU
 
@@ -15,7 +14,7 @@ def test_the_parity_of_an_update_sees_a_difference_and_takes_the_worst_of_it(
     """Other discounts: other targets, other steps. Over two batches the least is below the median."""
     config = updates.bench_configs("toy/reach-1d", None, ["drq"], "fp32")[0]
     config = replace(config, algorithm=replace(config.algorithm, batch_size=8))
-    learner = updates.as_off_policy(make_learner(config, CPU), config)
+    learner = updates.make_off_policy_learner(config, CPU)
     updates._fill_replay(learner, updates._random_frames(learner, 20))
     assert parity.step_parity(config, learner)["least_step_cosine"] == pytest.approx(1.0, abs=1e-12)
     other = replace(config, algorithm=replace(config.algorithm, discount=0.5))

@@ -382,7 +382,7 @@ def test_multi_discrete_actions_are_refused_with_a_wrapper():
 def test_presets_of_a_name_from_a_file_make_no_environment():
     """Names that a file gave: see docs/protocol.md."""
     task = "gym/a_module_that_is_not_there:Any-v0"
-    values = presets.resolve(task, look=False).to_dict()
+    values = presets.resolve(task, make_env=False).to_dict()
     del values["base"]  # as version 0.1 wrote it
     assert migrate_config(values)["base"] == "sac"
     with pytest.raises(ConfigError, match="a_module_that_is_not_there"):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from cclf.commands import options
+from cclf.commands import runs
 from cclf.errors import ConfigError
 from cclf.storage import atomic_files
 
@@ -135,7 +135,7 @@ def test_search_skips_what_disappears_and_what_holds_no_runs(tmp_path):
 def test_only_run_allows_for_folders_that_other_processes_remove(tmp_path):
     make_runs(tmp_path, "runs/a", "runs/a/failure")
     (tmp_path / "runs" / "pruned").mkdir()
-    assert options.find_run_folder(tmp_path) == tmp_path / "runs" / "a"
+    assert runs.select_run(tmp_path, last=False) == tmp_path / "runs" / "a"
     make_runs(tmp_path, "runs/b")
-    with pytest.raises(ConfigError, match="holds 2 runs: name one of them"):
-        options.find_run_folder(tmp_path)
+    with pytest.raises(ConfigError, match="contains 2 runs: name one of them"):
+        runs.select_run(tmp_path, last=False)

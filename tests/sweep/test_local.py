@@ -1,7 +1,9 @@
 """Packing of runs on this machine, and what becomes of those that fail."""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,22 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from cclf import presets
+from cclf.errors import EXIT_DONE, EXIT_STOPPED
 from cclf.storage import machine
 from cclf.sweep import child
-from cclf.sweep.display import Screen, TimeLeft
+from cclf.sweep.display import SweepDisplay
 from cclf.sweep.local import LocalBackend, visible_gpus
 from cclf.sweep.plan import (
-    DONE,
     FAILURE_MARK,
     PROCESS_BYTES,
-    STOPPED,
     Job,
     RunOutcome,
+    RunProgress,
     RunSpec,
-    RunStatus,
     make_run_spec,
     summarize,
 )
@@ -125,7 +125,8 @@ def test_a_gpu_is_given_on_when_its_run_ends(
     assert backend.start(Job((call(tmp_path, 2, "toy/reach-1d"),))) is None
     first.process.kill()
     first.process.wait()
-    assert first.poll()[0].exit_code == -9
+    assert (end := first.poll()) is not None
+    assert end.exit_code == -9
     second = backend.start(Job((call(tmp_path, 2, "toy/reach-1d"),)))
     assert second is not None
     assert commands[-1]["CUDA_VISIBLE_DEVICES"] == "7"
@@ -161,7 +162,7 @@ def test_a_failed_run_is_reported_and_kept_and_the_others_go_on(
         -6,
         "ended by SIGABRT: about to crash",
     )
-    assert (good.failed, good.exit_code, good.last_line) == (False, DONE, str(calls[1].folder))
+    assert (good.failed, good.exit_code, good.last_line) == (False, EXIT_DONE, str(calls[1].folder))
     assert json.loads((calls[0].folder / FAILURE_MARK).read_text())["exit_code"] == -6
     assert "about to crash" in (calls[0].folder / child.LOG).read_text()
     assert not (calls[1].folder / FAILURE_MARK).exists()
@@ -179,7 +180,7 @@ def test_of_several_seeds_in_a_process_those_that_came_to_their_end_are_done(
         lambda _, **options: popen([sys.executable, "-c", code], **options),
     )
     outcomes = run_all(calls, LocalBackend(gpus=()), StopSignal(), seeds_per_process=2)
-    assert [outcome.exit_code for outcome in outcomes] == [1, DONE]
+    assert [outcome.exit_code for outcome in outcomes] == [1, EXIT_DONE]
 
 
 def becomes(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
@@ -199,7 +200,7 @@ def test_a_process_that_leaves_early_with_exit_code_0_has_failed(
     run = call(tmp_path, 1)
     [outcome] = run_all([run], LocalBackend(gpus=()), StopSignal())
     assert (outcome.failed, outcome.exit_code) == (True, 1)
-    assert "exit code 0 before its end, after 0 of 400,000 env steps: goodbye" in outcome.last_line
+    assert "exit code 0 after 0 of 400,000 env steps: goodbye" in outcome.last_line
     assert (run.folder / FAILURE_MARK).exists()
 
 
@@ -211,7 +212,7 @@ def test_a_run_that_reached_its_end_is_done_whatever_its_process_said(
     ending = "import os; os.kill(os.getpid(), 9)" if code == -9 else f"sys.exit({code})"
     becomes(monkeypatch, finishing(run) + ending)
     [outcome] = run_all([run], LocalBackend(gpus=()), StopSignal())
-    assert outcome.exit_code == DONE
+    assert outcome.exit_code == EXIT_DONE
 
 
 def test_a_finished_run_loses_the_mark_of_an_earlier_failure(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_a_finished_run_loses_the_mark_of_an_earlier_failure(tmp_path: Path) -> 
     exec(finishing(run))
     (run.folder / FAILURE_MARK).write_text("{}")
     [outcome] = run_all([run], LocalBackend(gpus=()), StopSignal())
-    assert (outcome.exit_code, outcome.last_line) == (DONE, "finished before")
+    assert (outcome.exit_code, outcome.last_line) == (EXIT_DONE, "finished before")
     assert not (run.folder / FAILURE_MARK).exists()
 
 
@@ -275,7 +276,7 @@ def test_a_signal_at_any_moment_of_its_start_stops_a_run_and_never_kills_it(
     ]
     codes = [process.wait(240) for process in begun]
     said = "".join(path.read_text() for path in tmp_path.rglob(child.LOG))
-    assert codes == [STOPPED] * len(delays), said
+    assert codes == [EXIT_STOPPED] * len(delays), said
     assert "Traceback" not in said
 
 
@@ -293,7 +294,7 @@ def test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save(
     outcomes: list[RunOutcome] = run_all(
         [call(tmp_path, seed) for seed in (1, 2)], LocalBackend(jobs=1, gpus=()), AfterAWhile()
     )  # type: ignore[arg-type]
-    assert [outcome.exit_code for outcome in outcomes] == [STOPPED, STOPPED], (
+    assert [outcome.exit_code for outcome in outcomes] == [EXIT_STOPPED, EXIT_STOPPED], (
         "also where it knew no better than to die of it"
     )
     assert len(commands) == 1
@@ -301,20 +302,29 @@ def test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save(
     assert not (outcomes[0].spec.folder / FAILURE_MARK).exists()
 
 
-def test_the_live_table_shows_what_ended_what_runs_and_what_waits(tmp_path: Path) -> None:
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_terminal_shows_ended_runs_as_lines_and_running_ones_as_bars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
     calls = [call(tmp_path, seed) for seed in (1, 2, 3)]
     outcomes = {calls[0]: RunOutcome(calls[0], -9, "killed")}
-    reports = {calls[1]: RunStatus(123_456, 0.875)}
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(Screen(calls).table(outcomes, [calls[1]], reports))
-    assert max(len(line.rstrip()) for line in capture.get().splitlines()) <= 80
-    lines = [line.split() for line in capture.get().splitlines() if "DoorKey-5x5" in line]
-    assert [line[2] for line in lines] == ["1", "2", "3"]
-    assert "failed" in lines[0]
-    assert (lines[1][3], lines[1][-1]) == ("123,456", "0.875")
-    assert (lines[2][3], lines[2][-2], lines[2][-1]) == ("0", "waiting", "-")
-    assert "0 of 3 runs done, 1 failed, 1 running, 1 waiting" in capture.get()
+    calls[1].folder.mkdir(parents=True)
+    (calls[1].folder / "train.csv").write_text("env_steps,episode_return\n123456,0.875\n")
+    with SweepDisplay(calls) as display:
+        display.show(outcomes, [calls[1]])
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    assert f"[1/3] failed: {calls[0].label}: killed" in text
+    assert re.search(r"0 of 3 runs done, 1 failed, 1 running, 1 waiting .* 1/3 runs", text)
+    assert re.search(rf"{calls[1].label} .* 123,456/400,000 env steps  left -  return 0.875", text)
+    assert calls[2].label not in text
 
 
 def test_counts_after_a_stop_are_honest(
@@ -330,7 +340,7 @@ def test_counts_after_a_stop_are_honest(
     assert [outcome.state for outcome in outcomes] == ["stopped", "not started", "not started"]
     assert summarize(outcomes, 3) == "0 of 3 runs done, 1 stopped, 2 not started"
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "stopping: 1 to be saved, 2 not started"
+    assert said[0].startswith("stopping: 1 to be saved, 2 not started; Ctrl-C again")
     assert len(said) == 2, "no line for each that was not started"
     assert len(commands) == 1
 
@@ -339,21 +349,21 @@ def test_the_time_left_of_a_sweep(tmp_path: Path) -> None:
     seconds = 0.0
     calls = [call(tmp_path, seed) for seed in (1, 2, 3, 4)]
     total = calls[0].config.run.env_steps
-    left = TimeLeft(calls, lambda: seconds)
+    left = SweepDisplay(calls, lambda: seconds)
     running = calls[1:3]
-    outcomes = {calls[0]: RunOutcome(calls[0], DONE, "")}
+    outcomes = {calls[0]: RunOutcome(calls[0], EXIT_DONE, "")}
     for second in range(100):  # of a warm-up: a thousand steps each
         seconds = float(second)
-        left.update(outcomes, running, dict.fromkeys(running, RunStatus(1_000 * second)))
-    assert left.seconds(running) is None
+        left.update(outcomes, dict.fromkeys(running, RunProgress(1_000 * second)))
+    assert left.seconds_left(running) is None
     begun = 1_000 * 99
     for second in range(200):
         seconds = 100.0 + second
-        status = RunStatus(begun + 10 * second, updates=1 + second)
-        left.update(outcomes, running, dict.fromkeys(running, status))
+        status = RunProgress(begun + 10 * second, updates=1 + second)
+        left.update(outcomes, dict.fromkeys(running, status))
     steps_left = 2 * (total - begun - 10 * 199) + total
-    assert left.seconds(running) == pytest.approx(steps_left / 20.0, rel=0.02)
-    alone = left.seconds(running[:1])
+    assert left.seconds_left(running) == pytest.approx(steps_left / 20.0, rel=0.02)
+    alone = left.seconds_left(running[:1])
     assert alone == pytest.approx(steps_left / 10.0, rel=0.02), "one at a time"
 
 
@@ -361,9 +371,9 @@ def test_the_last_run_of_a_sweep_takes_what_it_takes(tmp_path: Path) -> None:
     seconds = 0.0
     long, short = call(tmp_path, 1), call(tmp_path, 2)
     total = long.config.run.env_steps
-    left = TimeLeft([long, short], lambda: seconds)
+    left = SweepDisplay([long, short], lambda: seconds)
     for second in range(100):
         seconds = float(second)
-        slow, fast = RunStatus(10 * second, updates=1), RunStatus(1_000 * second, updates=1)
-        left.update({}, [long, short], {long: slow, short: fast})
-    assert left.seconds([long, short]) == pytest.approx((total - 990) / 10.0, rel=0.02)
+        slow, fast = RunProgress(10 * second, 1), RunProgress(1_000 * second, 1)
+        left.update({}, {long: slow, short: fast})
+    assert left.seconds_left([long, short]) == pytest.approx((total - 990) / 10.0, rel=0.02)

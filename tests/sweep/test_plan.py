@@ -11,22 +11,19 @@ from cclf import cli, presets
 from cclf.analysis import experiments, load, verdicts
 from cclf.analysis.runs import StepBudget, score_matrix, warn_once
 from cclf.commands.sweep import plan
-from cclf.commands.train_options import train_config
-from cclf.errors import ConfigError
+from cclf.commands.train import train_config
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, ConfigError
 from cclf.sweep.plan import (
-    BAD_INPUT,
-    DONE,
     FAILURE_MARK,
     PROCESS_BYTES,
-    STOPPED,
     RunOutcome,
     RunSpec,
     group_into_jobs,
     is_finished,
     make_run_spec,
+    read_progress,
     record_failure,
 )
-from cclf.sweep.plan import progress as progress_of
 from tiny_rows import write_run
 
 TASK = "minigrid/DoorKey-5x5"
@@ -77,12 +74,12 @@ def test_a_run_with_a_final_evaluation_is_finished_when_that_is_written(tmp_path
 
 
 def test_progress_is_read_from_the_end_of_a_long_table(tmp_path: Path) -> None:
-    assert progress_of(tmp_path).env_steps == 0
+    assert read_progress(tmp_path).env_steps == 0
     rows = "".join(f"{100 * i},{'0.5' if i == 7000 else ''}\n" for i in range(1, 7_011))
     (tmp_path / "train.csv").write_text("env_steps,episode_return\n" + rows + "7011")
-    assert progress_of(tmp_path)[:2] == (701_000, 0.5), "the torn last line is left out"
+    assert read_progress(tmp_path) == (701_000, 0, 0.5), "the torn last line is left out"
     (tmp_path / "train.csv").write_text("env_steps,episode_return\n")
-    assert progress_of(tmp_path)[:2] == (0, None)
+    assert read_progress(tmp_path) == (0, 0, None)
 
 
 def test_failed_runs_leave_a_mark_that_a_later_success_takes_back(tmp_path: Path) -> None:
@@ -95,9 +92,9 @@ def test_failed_runs_leave_a_mark_that_a_later_success_takes_back(tmp_path: Path
         "a2c",
         1,
     )
-    record_failure(RunOutcome(run, DONE, ""))
+    record_failure(RunOutcome(run, EXIT_DONE, ""))
     assert not (run.folder / FAILURE_MARK).exists()
-    for code in (BAD_INPUT, STOPPED, DONE):
+    for code in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_DONE):
         record_failure(RunOutcome(run, code, ""))
         assert not (run.folder / FAILURE_MARK).exists()
 
@@ -131,7 +128,7 @@ def test_failed_runs_stay_in_the_statistics(tmp_path: Path) -> None:
 def test_a_retried_run_keeps_its_mark_until_it_comes_to_its_end(tmp_path: Path) -> None:
     run = call(tmp_path)
     record_failure(RunOutcome(run, -9, "killed"))
-    record_failure(RunOutcome(run, STOPPED, "stopped"))
+    record_failure(RunOutcome(run, EXIT_STOPPED, "stopped"))
     assert (run.folder / FAILURE_MARK).exists(), "failures stay"
 
 
@@ -425,7 +422,7 @@ def test_the_ablation_has_all_fifteen_combinations() -> None:
         (["--table", "tabel1"], "did you mean table1"),
         (["--tasks", TASK], "needs --tasks and --methods"),
         (["--table", "minigrid", "--methods", "cclv"], "did you mean cclf"),
-        (["--table", "minigrid", "--jobs", "-1"], "--jobs must be 0 or more"),
+        (["--table", "minigrid", "--jobs", "-1"], "--jobs -1 must be 0 or more"),
         (["--table", "minigrid", "--seeds-per-process", "0"], "1 or more"),
         (["--table", "minigrid", "--backend", "slurm"], "backend"),
     ],

@@ -18,11 +18,11 @@ import pytest
 
 from cclf import __version__, cli, presets
 from cclf.commands.sweep import plan
-from cclf.errors import ConfigError
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, ConfigError
 from cclf.storage import atomic_files
 from cclf.sweep import child, ray_backend
 from cclf.sweep.local import LocalBackend
-from cclf.sweep.plan import BAD_INPUT, DONE, FAILED, NOT_STARTED, STOPPED, Job, RunSpec
+from cclf.sweep.plan import NOT_STARTED, Job, RunSpec, read_progress
 from cclf.sweep.ray_backend import RayBackend, train_job
 from cclf.sweep.scheduler import run_all
 from cclf.training.signals import StopSignal
@@ -85,22 +85,22 @@ class AtMoment:
 def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> None:
     here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))
     assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), StopSignal())] == [
-        DONE,
-        DONE,
+        EXIT_DONE,
+        EXIT_DONE,
     ]
     backend = RayBackend()
     try:
         stop = AtMoment(
-            lambda: any(run._statuses[0].env_steps for run in backend.running),
+            lambda: any(read_progress(run.job.first.folder).env_steps for run in backend.running),
             lambda: None,
             stop=True,
         )
         outcomes = run_all(there, backend, stop)  # type: ignore[arg-type]
-        assert STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
+        assert EXIT_STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
         outcomes = run_all(there, backend, StopSignal())
     finally:
         backend.close()
-    assert [outcome.exit_code for outcome in outcomes] == [DONE, DONE], outcomes
+    assert [outcome.exit_code for outcome in outcomes] == [EXIT_DONE, EXIT_DONE], outcomes
     assert "resuming at" in "".join(path.read_text() for path in tmp_path.rglob(child.LOG))
     for ours, theirs in zip(here, there, strict=True):
         assert tables(ours.folder) == tables(theirs.folder)
@@ -119,7 +119,10 @@ def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_pat
 
     def two_are_at_work() -> bool:
         return (
-            sum(run._statuses[0].env_steps > 8_000 and not run.ended for run in backend.running)
+            sum(
+                read_progress(run.job.first.folder).env_steps > 8_000 and not run.ended
+                for run in backend.running
+            )
             == 2
         )
 
@@ -130,7 +133,7 @@ def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_pat
         backend.close()
         machines.shutdown()
     assert killer.acted, "no node was killed"
-    assert [outcome.exit_code for outcome in outcomes] == [DONE] * 4, outcomes
+    assert [outcome.exit_code for outcome in outcomes] == [EXIT_DONE] * 4, outcomes
     logs = [(call.folder / child.LOG).read_text() for call in there]
     assert sum("resuming at" in log for log in logs) == 1, "the lost run resumed"
     here = calls(tmp_path / "here", LONG, seeds=(1, 2, 3, 4))
@@ -251,7 +254,7 @@ def test_an_interrupted_task_lets_its_run_save(tmp_path: Path) -> None:
     handler = signal.getsignal(signal.SIGINT)
     threading.Thread(target=interrupt).start()
     exit_code, message = train_job(Job((call,)), tmp_path, __version__)
-    assert exit_code == STOPPED
+    assert exit_code == EXIT_STOPPED
     assert message.startswith("stopped at")
     assert signal.getsignal(signal.SIGINT) is handler
 
@@ -277,26 +280,27 @@ def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[
     run = ray_backend.RayRun(fake, Job(tuple(calls(out, SHORT, seeds=(1,)))), None)
     if is_stopping:
         run.ask_to_stop()
-    [status] = run.poll()
+    end = run.poll()
     assert run.ended
-    return status.exit_code, status.last_line
+    assert end is not None
+    return end
 
 
 def test_a_lost_run_fails_unless_it_was_being_stopped(tmp_path: Path) -> None:
     lost = ray.exceptions.WorkerCrashedError()
     exit_code, message = ended_with(lost, tmp_path)
-    assert exit_code == ray_backend.EXIT_LOST
+    assert exit_code == EXIT_FAILED
     assert message.startswith("WorkerCrashedError: ")
-    assert ended_with(lost, tmp_path, is_stopping=True)[0] == STOPPED
+    assert ended_with(lost, tmp_path, is_stopping=True)[0] == EXIT_STOPPED
     waiting = ray.exceptions.TaskCancelledError()
-    assert ended_with(waiting, tmp_path, is_stopping=True) == (STOPPED, NOT_STARTED)
+    assert ended_with(waiting, tmp_path, is_stopping=True) == (EXIT_STOPPED, NOT_STARTED)
 
 
 def test_a_refusal_is_bad_input_and_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    assert ended_with(ConfigError("no"), tmp_path) == (BAD_INPUT, "no")
+    assert ended_with(ConfigError("no"), tmp_path) == (EXIT_BAD_INPUT, "no")
     full = OSError(errno.ENOSPC, "No space left on device")
     why = f"the disk is full ({tmp_path}): free space there, then run the same command"
-    assert ended_with(full, tmp_path) == (FAILED, why)
+    assert ended_with(full, tmp_path) == (EXIT_FAILED, why)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")

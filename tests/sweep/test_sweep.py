@@ -11,8 +11,8 @@ import pytest
 from cclf import cli
 from cclf.analysis.load import read_runs
 from cclf.commands import demo
-from cclf.commands.options import EXIT_STOPPED
 from cclf.commands.sweep import plan
+from cclf.errors import EXIT_STOPPED
 from tiny_rows import row
 
 TINY = [
@@ -172,7 +172,7 @@ def test_the_demo_prints_how_many_runs_of_each_method_solved_the_task(
         for seed in (1, 2, 3)
         for env_steps, value in zip((100, 200), values, strict=True)
     ]
-    demo._print_findings(rows)
+    demo._print_results(rows)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for line in (
         "a2c 0.500 0 of 3 never",

@@ -15,20 +15,18 @@ from typing import Any
 import pytest
 
 from cclf import cli, presets
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from cclf.storage import atomic_files
 from cclf.sweep import child, scheduler
 from cclf.sweep.child import LOG, Child, last_message
 from cclf.sweep.local import LocalBackend
 from cclf.sweep.plan import (
-    BAD_INPUT,
-    DONE,
-    FAILED,
     FAILURE_MARK,
     Job,
     RunOutcome,
     RunSpec,
     make_run_spec,
-    progress,
+    read_progress,
 )
 from cclf.training.signals import StopSignal
 
@@ -42,7 +40,6 @@ with folder_lock(pathlib.Path(sys.argv[1])):
     time.sleep(60)
 """
 ROW = "    500/2,500  10.59 ± 0                  2.1        8.1  left 00:01:02"
-HEAD = "    env steps  eval return            train  updates/s  time"
 
 
 def call(out: Path, seed: int = 1) -> RunSpec:
@@ -83,7 +80,7 @@ def test_second_sweep_on_a_folder_is_refused_and_leaves_the_log_of_the_first(
         before = log.read_bytes()
         [outcome] = sweep(run)
         why = f"process {first.process.pid} is training in {run.folder}: wait for it, or use"
-        assert outcome.exit_code == BAD_INPUT
+        assert outcome.exit_code == EXIT_BAD_INPUT
         assert outcome.last_line == f"{why} another --out"
         assert log.read_bytes() == before
         assert first.process.poll() is None
@@ -91,8 +88,10 @@ def test_second_sweep_on_a_folder_is_refused_and_leaves_the_log_of_the_first(
     finally:
         first.process.kill()
         first.process.wait()
-    [report] = first.statuses()
-    assert (report.exit_code, report.last_line) == (-9, "ended by SIGKILL: first line")
+    assert first.poll() == (
+        -9,
+        "ended by SIGKILL: 500/2,500  10.59 ± 0            2.1    -  left -",
+    )
 
 
 def test_folder_of_a_run_is_held_before_its_process_has_started(
@@ -104,7 +103,7 @@ def test_folder_of_a_run_is_held_before_its_process_has_started(
     run = call(tmp_path)
     first = Child(Job((run,)), tmp_path, {})
     try:
-        assert [outcome.exit_code for outcome in sweep(run)] == [BAD_INPUT]
+        assert [outcome.exit_code for outcome in sweep(run)] == [EXIT_BAD_INPUT]
     finally:
         first.process.kill()
         first.process.wait()
@@ -121,7 +120,7 @@ def test_reason_is_read_from_the_log_of_the_own_process(
         becomes(monkeypatch, f"print({word!r}); raise SystemExit(1)")
         begun.append(Child(Job((run,)), tmp_path, {}))
         begun[-1].process.wait()
-    assert [ended.statuses()[0].last_line for ended in begun] == ["first", "second"]
+    assert [ended.poll().message for ended in begun] == ["first", "second"]
     assert (run.folder / LOG).read_text() == "second\n"
 
 
@@ -152,7 +151,7 @@ def test_folder_in_the_place_of_a_file_is_one_line_and_the_others_go_on(
     runs = [call(tmp_path, seed) for seed in (1, 2)]
     (runs[0].folder / name).mkdir(parents=True)
     outcomes = sweep(*runs)
-    assert [outcome.exit_code for outcome in outcomes] == [BAD_INPUT, FAILED]
+    assert [outcome.exit_code for outcome in outcomes] == [EXIT_BAD_INPUT, EXIT_FAILED]
     assert f"cannot start the run in {runs[0].folder}: " in outcomes[0].last_line
     assert "Is a directory" in outcomes[0].last_line
     assert len(capsys.readouterr().err.splitlines()) == len(runs)
@@ -162,7 +161,7 @@ def test_folder_in_the_place_of_a_file_is_one_line_and_the_others_go_on(
     ("text", "message"),
     [
         ("", ""),
-        (f"run folder x\n{HEAD}\n{ROW}\n{ROW}\n", "run folder x"),
+        (f"run folder x\n{ROW}\n", ROW.strip()),
         (f"cclf: the disk is full\n{ROW}\n", "the disk is full"),
         (f"toy/catch seed 2: {ROW.strip()}\ncclf: no\n\n", "no"),
         (f"cclf: no\ntoy/catch seed 2: {ROW.strip()}\n", "no"),
@@ -174,18 +173,13 @@ def test_folder_in_the_place_of_a_file_is_one_line_and_the_others_go_on(
         ("10 of 20 green bottles", "10 of 20 green bottles"),
     ],
 )  # fmt: skip
-def test_last_message_is_the_reason_and_no_row_of_progress(text: str, message: str) -> None:
+def test_last_message_is_the_last_error_or_else_the_last_line(text: str, message: str) -> None:
     assert last_message(text) == message
 
 
-def test_progress_of_a_real_run_is_recognised(capsys: pytest.CaptureFixture[str]) -> None:
-    from cclf.training.progress import Progress
-
-    for label in ("", "toy/catch seed 1: "):
-        rows = Progress(2_500, 0, 0, label=label)
-        rows.training_return(-1_240.0)
-        rows.evaluation(500, -173.8, 120.0)
-    assert last_message(f"cclf: why\n{capsys.readouterr().err}") == "why"
+def test_last_message_of_a_stopped_run_is_its_last_line() -> None:
+    text = "cclf: runs/a goes back to 500 env steps\nstopped at 900 env steps and saved\n"
+    assert last_message(text, is_error=False) == "stopped at 900 env steps and saved"
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
@@ -202,7 +196,7 @@ def test_failure_mark_follows_no_link_and_a_folder_there_is_said(
     else:
         path.mkdir()
     [outcome] = sweep(run)
-    assert (outcome.exit_code, precious.read_text()) == (FAILED, "mine")
+    assert (outcome.exit_code, precious.read_text()) == (EXIT_FAILED, "mine")
     said = f"goodbye; cannot change {path}: Is a directory" if kind == "folder" else "goodbye"
     assert outcome.last_line == said
     assert not path.is_symlink()
@@ -217,7 +211,7 @@ def test_full_disk_when_a_failure_is_marked_is_one_line_and_leaves_no_part_of_it
     runs = [call(tmp_path, seed) for seed in (1, 2)]
     for outcome in sweep(*runs):
         why = f"without a message; the disk is full ({tmp_path}): free space there, then run the same command"
-        assert (outcome.exit_code, outcome.last_line) == (FAILED, why)
+        assert (outcome.exit_code, outcome.last_line) == (EXIT_FAILED, why)
         assert sorted(os.listdir(outcome.spec.folder)) == ["lock", LOG]
     assert len(capsys.readouterr().err.splitlines()) == len(runs)
 
@@ -228,7 +222,7 @@ def test_disk_too_full_to_start_runs_is_one_line_each(
     becomes(monkeypatch, "")
     monkeypatch.setattr(atomic_files, "open_file", full)
     outcomes = sweep(*(call(tmp_path, seed) for seed in (1, 2)))
-    assert [outcome.exit_code for outcome in outcomes] == [FAILED] * 2
+    assert [outcome.exit_code for outcome in outcomes] == [EXIT_FAILED] * 2
     assert {outcome.last_line for outcome in outcomes} == {
         f"the disk is full ({tmp_path}): free space there, then run the same command"
     }
@@ -239,9 +233,9 @@ def test_disk_too_full_to_start_runs_is_one_line_each(
 @pytest.mark.parametrize("table", ["", "a,b\n1,2\n", "env_steps,episode_return\nx,y\n", "\0\n\0\n"])
 def test_progress_of_a_damaged_table_is_that_of_none(table: str, tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(table)
-    assert progress(tmp_path).env_steps == 0
+    assert read_progress(tmp_path).env_steps == 0
     (tmp_path / "train.csv").write_bytes(b"\xff\xfe,env_steps\n1,2\n")
-    assert progress(tmp_path).env_steps == 0
+    assert read_progress(tmp_path).env_steps == 0
 
 
 @pytest.mark.parametrize(
@@ -259,10 +253,14 @@ def test_progress_of_a_damaged_table_is_that_of_none(table: str, tmp_path: Path)
         ((), ("--encoder", "missing_module:f"), "Python finds no module 'missing_module'"),
         (("--tasks", "toy/reach-3d"), (), "unknown task 'toy/reach-3d'"),
         (("--seeds", "1", "2", "1"), (), "2 runs share the folder of"),
-        (("--stop-after-seconds", "nan"), (), "0 or more, not nan"),
-        (("--stop-after-seconds", "inf"), (), "0 or more, not inf"),
-        (("--stop-after-seconds", "-1"), (), "0 or more, not -1"),
-        (("--runs-per-gpu", "100000000000"), (), "--runs-per-gpu must be at most 1,000"),
+        (("--stop-after-seconds", "nan"), (), "--stop-after-seconds nan must be a finite number"),
+        (("--stop-after-seconds", "inf"), (), "--stop-after-seconds inf must be a finite number"),
+        (("--stop-after-seconds", "-1"), (), "--stop-after-seconds -1.0 must be 0 or more"),
+        (
+            ("--runs-per-gpu", "100000000000"),
+            (),
+            "--runs-per-gpu 100000000000 must lie in [1, 1000]",
+        ),
     ],
 )
 def test_sweep_refuses_before_the_first_run_what_every_run_would_be_refused_for(
@@ -276,7 +274,7 @@ def test_sweep_refuses_before_the_first_run_what_every_run_would_be_refused_for(
     monkeypatch.setitem(sys.modules, "wandb", None)
     out = tmp_path / "runs"
     sweep = ["sweep", "--tasks", "toy/reach-1d", "--methods", "drq", "--seeds", "1"]
-    assert cli.main([*sweep, *words, "--out", str(out), "--", *extra]) == BAD_INPUT
+    assert cli.main([*sweep, *words, "--out", str(out), "--", *extra]) == EXIT_BAD_INPUT
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -293,4 +291,4 @@ def test_finished_runs_are_not_asked_for_a_device(
     state.parent.mkdir(parents=True)
     facts = {"agent_steps": config.planned_agent_steps, "evaluation_due": False}
     state.write_text(json.dumps(facts))
-    assert cli.main([*words, "--out", str(tmp_path), "--", "--device", "cuda:99"]) == DONE
+    assert cli.main([*words, "--out", str(tmp_path), "--", "--device", "cuda:99"]) == EXIT_DONE

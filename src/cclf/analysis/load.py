@@ -127,7 +127,7 @@ def read_run_config(run: Path) -> Json:
             return dict(note["config"])
         # written by an earlier version
         config = presets.resolve(
-            note["task"], note["method"], seed=note["seed"], profile=note["profile"], look=False
+            note["task"], note["method"], seed=note["seed"], profile=note["profile"], make_env=False
         )
         return config.to_dict()
 

@@ -45,7 +45,7 @@ def _find_base(config: Json) -> BaseAlgorithm | None:
         return (
             find_algorithm(str(config["base"]))
             if "base" in config
-            else presets.select_algorithm(str(config["task"]), look=False)
+            else presets.select_algorithm(str(config["task"]), make_env=False)
         )
     except ConfigError:
         return None
@@ -112,14 +112,14 @@ def _preset(config: Json) -> dict[str, object]:
     """The settings of the same task, method and profile without further options; empty if this
     installation does not have them."""
     try:
-        usual_base = presets.select_algorithm(config["task"], look=False).name
+        usual_base = presets.select_algorithm(config["task"], make_env=False).name
         preset = presets.resolve(
             config["task"],
             config["method_name"],
             profile=config["profile"],
             base_name=config.get("base"),
             observe=config["env"].get("observe", "pixels"),
-            look=False,
+            make_env=False,
         )
         return _settings(json.loads(json.dumps(preset.to_dict()))) | {"base": usual_base}
     except DATA_ERRORS:

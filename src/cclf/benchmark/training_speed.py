@@ -5,7 +5,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
-from typing import TypedDict
 
 import torch
 
@@ -15,9 +14,8 @@ from cclf.benchmark.parity import step_parity
 from cclf.benchmark.updates import (
     WARMUP_UPDATES,
     BenchReport,
-    as_off_policy,
     bench_header,
-    not_off_policy,
+    make_off_policy_learner,
 )
 from cclf.config import Config
 from cclf.console import say
@@ -26,18 +24,8 @@ from cclf.training import devices
 
 # Fills RE3's window of 10,000 observations twice, because its first updates take less time.
 WARMUP_FRAMES = 20_000
-# of a benchmark of off-policy training, so that it soon learns
-SIZES = {"warmup_agent_steps": 300, "replay_capacity_transitions": 20_000}
-
-
-class MinigridFigures(TypedDict):
-    frames_per_second: float  # of all processes
-
-
-class LoopFigures(TypedDict):
-    agent_steps_per_second: float
-    parity: dict[str, float]
-    seconds: float
+# Settings of an off-policy benchmark, with which updates soon begin.
+SHORT_WARMUP = {"warmup_agent_steps": 300, "replay_capacity_transitions": 20_000}
 
 
 def bench_minigrid(
@@ -56,7 +44,7 @@ def bench_minigrid(
                 pool.apply_async(_frames_per_second, (task, method, seed, seconds))
                 for seed in range(processes)
             ]
-            report[method] = MinigridFigures(frames_per_second=sum(job.get() for job in jobs))
+            report[method] = {"frames_per_second": sum(job.get() for job in jobs)}
     return report
 
 
@@ -84,13 +72,11 @@ def _frames_per_second(task: str, method: str, seed: int, seconds: float) -> flo
 def bench_loop(config: Config, device_name: str, seconds: float) -> BenchReport:
     """Agent steps per second of training without evaluation (act, update, step and render the
     environment), and the parity of its update."""
-    if not all(hasattr(config.algorithm, name) for name in SIZES):
-        raise not_off_policy(config)
     device = devices.choose_device(device_name)
     report = bench_header(config, device)
-    config = replace(config, algorithm=replace(config.algorithm, **SIZES))
+    config = replace(config, algorithm=replace(config.algorithm, **SHORT_WARMUP))
     devices.configure_torch(config, device)
-    learner = as_off_policy(make_learner(config, device), config)
+    learner = make_off_policy_learner(config, device)
     while learner.updates < WARMUP_UPDATES:
         learner.step(0)
     parity = step_parity(config, learner)
@@ -101,9 +87,11 @@ def bench_loop(config: Config, device_name: str, seconds: float) -> BenchReport:
         steps += 1
     devices.synchronize(device)
     rate = steps / (time.perf_counter() - started)
-    report[config.method_name] = LoopFigures(
-        agent_steps_per_second=rate, parity=parity, seconds=seconds
-    )
+    report[config.method_name] = {
+        "agent_steps_per_second": rate,
+        "parity": parity,
+        "seconds": seconds,
+    }
     say(f"{config.method_name}: {rate:.1f} agent steps/s")
     learner.close()
     return report

@@ -3,37 +3,29 @@
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from cclf import presets
 from cclf.algorithms.common.off_policy import OffPolicyLearner
-from cclf.algorithms.registry import algorithm_of, make_learner
-from cclf.benchmark.parity import float32_config, step_parity, zero_clock
+from cclf.algorithms.common.off_policy_base import OffPolicyBase
+from cclf.algorithms.registry import make_learner
+from cclf.benchmark.parity import step_parity
 from cclf.config import Config, Precision
 from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.storage.manifest import origin
 from cclf.training import devices
-from cclf.types import Learner
 
 DEFAULT_METHODS = ("cclf", "drq", "curl")
 WARMUP_UPDATES = 20
 
-# Task, precision, device, torch, commit and command, and an entry for each method.
+# Task, precision, device, torch, commit and command, and the figures of each method by its name.
 BenchReport = dict[str, object]
-
-
-class HardwareLimits(TypedDict):
-    """The best that a GPU reaches: a large matrix product and a large copy."""
-
-    bf16_matrix_teraflop_per_second: float
-    copy_terabyte_per_second: float
 
 
 class UpdateFigures(TypedDict):
@@ -43,8 +35,6 @@ class UpdateFigures(TypedDict):
     p10_ms: float
     p90_ms: float
     parameters: int
-    teraflop: float  # of one update without anything computed twice
-    share_of_matrix_rate: NotRequired[float]
 
 
 def bench_updates(configs: Sequence[Config], device_name: str, pairs: int) -> BenchReport:
@@ -52,19 +42,13 @@ def bench_updates(configs: Sequence[Config], device_name: str, pairs: int) -> Be
     networks, and its parity with the plain float32 update."""
     device = devices.choose_device(device_name)
     report: BenchReport = {**bench_header(configs[0], device)}
-    limits = hardware_limits(device) if device.type == "cuda" else None
-    if limits is not None:
-        report["ceilings"] = limits
     frames = None
     for config in configs:
         devices.configure_torch(config, device)
-        learner = as_off_policy(make_learner(config, device), config)
+        learner = make_off_policy_learner(config, device)
         frames = _random_frames(learner) if frames is None else frames
         _fill_replay(learner, frames)
         figures = _time_updates(config, learner, pairs)
-        if limits is not None:
-            rate = figures["teraflop"] / figures["median_ms"] * 1e3
-            figures["share_of_matrix_rate"] = rate / limits["bf16_matrix_teraflop_per_second"]
         report[config.method_name] = figures
         say(f"{config.method_name}: {figures['median_ms']:.2f} ms")
         learner.close()
@@ -87,7 +71,6 @@ def _time_updates(config: Config, learner: OffPolicyLearner, pairs: int) -> Upda
         "p10_ms": deciles[0],
         "p90_ms": deciles[-1],
         "parameters": sum(each.numel() for each in learner.algorithm.networks.parameters()),
-        "teraflop": _teraflop(config, learner),
     }
 
 
@@ -102,73 +85,29 @@ def bench_header(config: Config, device: torch.device) -> BenchReport:
 def bench_configs(
     task: str, base_name: str | None, methods: Sequence[str], precision: Precision
 ) -> list[Config]:
-    """The runs to measure: of these methods, of the default ones, or of the base's default."""
+    """The runs to measure: of these methods, or of the default ones. Raises ConfigError unless the
+    algorithm is off-policy with continuous actions."""
     base = presets.select_algorithm(task, base_name)
-    defaults = [name for name in DEFAULT_METHODS if name in base.methods]
-    names = methods or defaults or [base.default_method.name]
-    return [_bench_config(task, base.name, method, precision) for method in names]
-
-
-def _bench_config(task: str, base_name: str, method: str, precision: Precision) -> Config:
-    config = presets.resolve(task, method, base_name=base_name)
-    if "precision" not in vars(config.algorithm):
+    if not isinstance(base, OffPolicyBase):
+        own = f", or cclf bench {base.name}" if base.benchmark() else ""
         raise ConfigError(
-            f"{task} is learned with {config.base}, which has no precision to choose: use another "
-            "task"
+            f"{task} is learned with {base.name}, whose updates are not timed here: use a task with "
+            f"continuous actions, e.g. toy/reach{own}"
         )
-    # a budget that lets the replay have its whole capacity
-    config = config.with_settings(precision=precision)
-    return replace(config, run=replace(config.run, env_steps=10**7))
+    defaults = [name for name in DEFAULT_METHODS if name in base.methods]
+    configs = []
+    for method in methods or defaults or [base.default_method.name]:
+        config = presets.resolve(task, method, base_name=base.name)
+        # With this budget the replay has its full capacity.
+        config = replace(config, run=replace(config.run, env_steps=10**7))
+        configs.append(config.with_settings(precision=precision))
+    return configs
 
 
-def as_off_policy(learner: Learner, config: Config) -> OffPolicyLearner:
-    if not isinstance(learner, OffPolicyLearner):
-        raise not_off_policy(config)
+def make_off_policy_learner(config: Config, device: torch.device) -> OffPolicyLearner:
+    learner = make_learner(config, device)
+    assert isinstance(learner, OffPolicyLearner), "bench_configs refuses other algorithms"
     return learner
-
-
-def not_off_policy(config: Config) -> ConfigError:
-    algorithm = algorithm_of(config)
-    own = f", or cclf bench {algorithm.name}" if algorithm.benchmark() else ""
-    return ConfigError(
-        f"{config.task} is learned with {algorithm.name}, whose updates are not timed here: use a task "
-        f"with continuous actions, e.g. toy/reach{own}"
-    )
-
-
-def hardware_limits(device: torch.device) -> HardwareLimits:
-    a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
-    product = _gpu_seconds(lambda: a @ b)
-    source, target = (torch.empty(2**30, dtype=torch.uint8, device=device) for _ in range(2))
-    copy = _gpu_seconds(lambda: target.copy_(source))
-    return {
-        "bf16_matrix_teraflop_per_second": 2 * 8192**3 / product / 1e12,
-        "copy_terabyte_per_second": 2 * 2**30 / copy / 1e12,  # read and written
-    }
-
-
-def _gpu_seconds(work: Callable[[], object], repeats: int = 20) -> float:
-    """GPU seconds of one call."""
-    for _ in range(5):
-        work()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begin.record()
-    for _ in range(repeats):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end)) / repeats / 1e3
-
-
-def _teraflop(config: Config, learner: OffPolicyLearner) -> float:
-    """The mean of a pair of updates with the plain kernels."""
-    reference = float32_config(config)
-    algorithm = algorithm_of(reference).make_algorithm(reference, learner.env.spec, learner.device)
-    with FlopCounterMode(display=False) as counter:
-        for _ in range(2):
-            batch, noise = learner.draw()
-            algorithm.update(batch.to(learner.device), noise, zero_clock(learner.device))
-    return float(counter.get_total_flops()) / 2 / 1e12
 
 
 def _random_frames(learner: OffPolicyLearner, count: int = 500) -> np.ndarray:

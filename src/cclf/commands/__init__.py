@@ -1,8 +1,28 @@
-"""What each command does. A file here is imported when its command is called, and imports torch
-only where it must."""
+"""What each command does: a module for each, with a function `main`. It is imported when its command is
+called, and imports torch only where it must."""
 
-# Each is a file of its name here, with a function `main`.
+import os
+
 COMMANDS = (
-    *("demo", "train", "evaluate", "play", "inspect", "export", "sweep", "compare", "reproduce"),
+    *(
+        "demo",
+        "train",
+        "runs",
+        "evaluate",
+        "play",
+        "inspect",
+        "export",
+        "sweep",
+        "compare",
+        "reproduce",
+    ),
     *("results", "plot", "report", "bench", "doctor", "methods", "tasks"),
 )
+DEBUG = "CCLF_DEBUG"  # environment variable: show the traceback of an error of the system
+
+
+def limit_openmp_spinning() -> None:
+    """Let waiting threads of PyTorch sleep after a short time. By default they spin for
+    milliseconds, which makes a run thirty times slower if another process uses the cores. OpenMP
+    reads this variable when PyTorch starts (docs/performance.md)."""
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")

@@ -2,18 +2,19 @@
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cclf.algorithms.base import Benchmark
 from cclf.algorithms.registry import algorithms
-from cclf.commands.options import EXIT_BAD_INPUT, EXIT_DONE, parse, print_table
+from cclf.commands.options import Device, Json, parse, print_table
 from cclf.config import Precision
 from cclf.envs.make import make_env
-from cclf.errors import ConfigError, did_you_mean
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, did_you_mean
 from cclf.validation import Range
+
+if TYPE_CHECKING:
+    from cclf.types import EnvFactory
 
 Seconds = Annotated[float, Range(0.01, 86_400)]
 
@@ -24,15 +25,14 @@ class BenchMinigrid:
     evaluation."""
 
     task: str = "minigrid/DoorKey-6x6"
-    """A task of MiniGrid."""
+    """A MiniGrid task."""
     methods: tuple[str, ...] = ("a2c", "re3", "cclf", "re3+cclf")
-    """Methods to measure, one after another."""
+    """Methods to measure."""
     processes: Annotated[int, Range(0, 1_024)] = 0
     """Independent runs at the same time, one thread each; 0 is one per processor."""
     seconds: Seconds = 10.0
-    """How long to measure each."""
-    json: bool = False
-    """One JSON document on standard output."""
+    """Duration of each measurement."""
+    json: Json = False
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,15 @@ class BenchUpdate:
     base: str | None = None
     """The base algorithm; by default that of the task (see: cclf methods)."""
     methods: tuple[str, ...] = ()
-    """By default cclf, drq and curl, or the default method of a base without them."""
+    """By default cclf, drq and curl, or the default method of a base algorithm without them."""
     precision: Precision = "fp32"
-    """Of the fast update; its parity with float32 is checked first."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
+    """Precision of the update; its parity with float32 is measured too."""
+    device: Device = "auto"
     pairs: Annotated[int, Range(2, 1_000_000)] = 100
-    """Pairs of updates to time."""
+    """Number of pairs of updates to time."""
     deterministic: bool = False
-    """On a GPU, with the kernels of `cclf train --deterministic`."""
-    json: bool = False
-    """One JSON document on standard output."""
+    """On a GPU, use the kernels of `cclf train --deterministic`."""
+    json: Json = False
 
 
 @dataclass(frozen=True)
@@ -64,93 +62,84 @@ class BenchLoop:
     rendering, without evaluation."""
 
     task: str = "dmc/cartpole-swingup"
-    """The task that is trained."""
+    """The task to train on."""
     base: str | None = None
     """The base algorithm; by default that of the task (see: cclf methods)."""
     method: str | None = None
-    """By default cclf, or the default method of a base without it."""
+    """By default cclf, or the default method of a base algorithm without it."""
     precision: Precision = "fp32"
-    """Of the update."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
+    """Precision of the update."""
+    device: Device = "auto"
     seconds: Seconds = 10.0
-    """How long to measure."""
-    json: bool = False
-    """One JSON document on standard output."""
+    """Duration of the measurement."""
+    json: Json = False
 
 
-OPTIONS = {"minigrid": BenchMinigrid, "update": BenchUpdate, "loop": BenchLoop}
-
-
-def main(arguments: list[str]) -> int:
-    kinds = {"minigrid": _minigrid, "update": _update, "loop": _loop}
-    own = {name: algorithm.benchmark() for name, algorithm in algorithms().items()}
-    kinds |= {name: partial(_of_algorithm, name, each) for name, each in own.items() if each}
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: cclf bench {'|'.join(kinds)} [--help]")
-        return EXIT_DONE if arguments else EXIT_BAD_INPUT
-    kind = arguments[0]
-    if kind not in kinds:
-        raise ConfigError(
-            f"unknown benchmark {kind!r}{did_you_mean(kind, kinds)}: use one of {', '.join(kinds)}"
-        )
-    return kinds[kind](arguments[1:])
-
-
-def _show(report: Mapping[str, object], as_json: bool, where: str, figure: str, unit: str) -> int:
-    if as_json:
-        print(json.dumps(report, indent=2))
-        return EXIT_DONE
-    rows = [
-        (name, f"{figures[figure]:,.5g}")
-        for name, figures in report.items()
-        if isinstance(figures, dict) and figure in figures
-    ]
-    print_table((f"method on {where}{report['device']}", unit), rows)
-    return EXIT_DONE
-
-
-def _minigrid(arguments: list[str]) -> int:
-    options = parse(BenchMinigrid, "cclf bench minigrid", arguments)
-    from cclf.benchmark import training_speed
+def _minigrid(options: BenchMinigrid, _: "EnvFactory") -> dict[str, Any]:
+    from cclf.benchmark.training_speed import bench_minigrid
 
     processes = options.processes or os.cpu_count() or 1
-    report = training_speed.bench_minigrid(
-        options.task, options.methods, processes, options.seconds
-    )
-    unit = f"frames/s of {processes} processes"
-    return _show(report, options.json, f"{options.task}, ", "frames_per_second", unit)
+    return bench_minigrid(options.task, options.methods, processes, options.seconds)
 
 
-def _update(arguments: list[str]) -> int:
-    options = parse(BenchUpdate, "cclf bench update", arguments)
-    from cclf.benchmark import updates
+def _update(options: BenchUpdate, _: "EnvFactory") -> dict[str, Any]:
+    from cclf.benchmark.updates import bench_configs, bench_updates
 
-    configs = updates.bench_configs(options.task, options.base, options.methods, options.precision)
+    configs = bench_configs(options.task, options.base, options.methods, options.precision)
     if options.deterministic:
         configs = [
             replace(config, run=replace(config.run, deterministic=True)) for config in configs
         ]
-    report = updates.bench_updates(configs, options.device, options.pairs)
-    return _show(report, options.json, f"{options.task}, ", "median_ms", "ms per update")
+    return bench_updates(configs, options.device, options.pairs)
 
 
-def _loop(arguments: list[str]) -> int:
-    options = parse(BenchLoop, "cclf bench loop", arguments)
-    from cclf.benchmark import training_speed, updates
+def _loop(options: BenchLoop, _: "EnvFactory") -> dict[str, Any]:
+    from cclf.benchmark.training_speed import bench_loop
+    from cclf.benchmark.updates import bench_configs
 
     methods = (options.method,) if options.method else ()
-    configs = updates.bench_configs(options.task, options.base, methods, options.precision)
-    report = training_speed.bench_loop(configs[0], options.device, options.seconds)
-    return _show(
-        report, options.json, f"{options.task}, ", "agent_steps_per_second", "agent steps/s"
-    )
+    config = bench_configs(options.task, options.base, methods, options.precision)[0]
+    return bench_loop(config, options.device, options.seconds)
 
 
-def _of_algorithm(name: str, benchmark: Benchmark, arguments: list[str]) -> int:
-    """A benchmark of one base algorithm."""
-    options = parse(benchmark.options, f"cclf bench {name}", arguments)
+BENCHMARKS = {
+    "minigrid": Benchmark(
+        BenchMinigrid, _minigrid, "frames_per_second", "frames/s of all processes"
+    ),
+    "update": Benchmark(BenchUpdate, _update, "median_ms", "ms per update"),
+    "loop": Benchmark(BenchLoop, _loop, "agent_steps_per_second", "agent steps/s"),
+}
 
-    return _show(
-        benchmark.run(options, make_env), options.json, "", benchmark.figure, benchmark.unit
-    )
+
+def benchmarks() -> dict[str, Benchmark]:
+    """By name, with those of single algorithms."""
+    own = {name: algorithm.benchmark() for name, algorithm in algorithms().items()}
+    return BENCHMARKS | {name: benchmark for name, benchmark in own.items() if benchmark}
+
+
+def main(arguments: list[str]) -> int:
+    known = benchmarks()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: cclf bench {'|'.join(known)} [--help]\n")
+        for name, benchmark in known.items():
+            print(f"  {name:<10}{' '.join(str(benchmark.options.__doc__).split())}")
+        return EXIT_DONE if arguments else EXIT_BAD_INPUT
+    name = arguments[0]
+    if name not in known:
+        raise ConfigError(
+            f"unknown benchmark {name!r}{did_you_mean(name, known)}: use one of {', '.join(known)}"
+        )
+    options = parse(known[name].options, f"cclf bench {name}", arguments[1:])
+    report = known[name].run(options, make_env)
+    if vars(options)["json"]:
+        print(json.dumps(report, indent=2))
+        return EXIT_DONE
+    figure = known[name].figure
+    rows = [
+        (method, f"{figures[figure]:,.5g}")
+        for method, figures in report.items()
+        if isinstance(figures, dict) and figure in figures
+    ]
+    place = f"{report['task']}, {report['device']}" if "task" in report else report["device"]
+    print_table((f"method on {place}", known[name].unit), rows)
+    return EXIT_DONE

@@ -11,18 +11,12 @@ import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.algorithms.registry import find_algorithm
-from cclf.commands.options import (
-    EXIT_DONE,
-    EXIT_STOPPED,
-    check_writable,
-    output_errors,
-    parse,
-)
-from cclf.commands.sweep import Where, plan, print_plan, run_and_report, split, sweeping
-from cclf.commands.train_options import train_config
+from cclf.commands.options import Json, check_writable, output_errors, parse
+from cclf.commands.sweep import Machine, plan, run_sweep, split_passthrough
+from cclf.commands.train import train_config
 from cclf.config import CURIOSITY_CONTROLS, split_control
 from cclf.console import say
-from cclf.errors import ConfigError, require_extras
+from cclf.errors import EXIT_STOPPED, ConfigError, require_extras
 from cclf.validation import Range, Seed
 
 if TYPE_CHECKING:
@@ -31,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Compare:
+class CompareOptions:
     """Train two methods with the same seeds, seed by seed, and print the paired difference of the mean
     return over training with its 95 % interval. Run it again to finish what was stopped.
 
@@ -41,7 +35,7 @@ class Compare:
 
     tasks: tyro.conf.Positional[tuple[str, ...]]
     """Tasks to train on (see: cclf tasks)."""
-    where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
+    machine: Machine
     method: str
     """The method of interest (see: cclf methods)."""
     against: str = "shuffled"
@@ -56,15 +50,14 @@ class Compare:
     """Folder for run folders."""
     plot: Path | None = None
     """The figure, .svg, .png or .pdf. Default: OUT/compare-METHOD-AGAINST.svg."""
-    json: bool = False
-    """One JSON document with all numbers on standard output."""
+    json: Json = False
     dry_run: bool = False
     """Print the runs and their steps, and train nothing."""
 
 
 def main(arguments: list[str]) -> int:
-    words, extra = split(arguments)
-    options = parse(Compare, "cclf compare", words)
+    words, extra = split_passthrough(arguments)
+    options = parse(CompareOptions, "cclf compare", words)
     if not options.tasks:
         raise ConfigError(
             "compare needs a task, e.g. cclf compare minigrid/DoorKey-6x6 --method cclf"
@@ -76,16 +69,11 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"cannot draw {figure}: the name must end in .svg, .png or .pdf")
     check_writable(figure)
     check_writable(options.out, is_folder=True)
-    from cclf.sweep.plan import resolve_precision
 
-    with sweeping(options.where) as (backend, stop):
-        arms = [resolve_precision(arm, backend.computes_on_gpus) for arm in arms]
-        specs = interleave(arms)
-        if options.dry_run:
-            print_plan(specs)
-            return EXIT_DONE
-        exit_code = run_and_report(specs, backend, stop, options.where)
-    found = _differences(arms)
+    specs, exit_code = run_sweep(interleave(arms), options.machine, options.dry_run)
+    if options.dry_run:
+        return exit_code
+    found = _differences([specs[0::2], specs[1::2]])
     if not found:
         say("fewer than two pairs of runs have finished: there is nothing to compare yet")
         return exit_code or EXIT_STOPPED
@@ -104,7 +92,7 @@ def main(arguments: list[str]) -> int:
     return exit_code
 
 
-def plan_arms(options: Compare, extra: list[str]) -> "list[list[RunSpec]]":
+def plan_arms(options: CompareOptions, extra: list[str]) -> "list[list[RunSpec]]":
     """The runs of the method and of what it is compared with, each by seed and then by task."""
     against, changed = _against(options, extra)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -129,7 +117,7 @@ def interleave(arms: "Sequence[Sequence[RunSpec]]") -> "list[RunSpec]":
     return specs
 
 
-def _against(options: Compare, extra: list[str]) -> tuple[str, list[str]]:
+def _against(options: CompareOptions, extra: list[str]) -> tuple[str, list[str]]:
     """The other method, and the options of its runs. A control of a curiosity that was named after
     the -- is the same method with another curiosity."""
     if options.against not in CURIOSITY_CONTROLS:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cclf.commands import inspect, report
-from cclf.commands.options import EXIT_DONE, check_writable, parse, print_table
-from cclf.commands.sweep import Where, plan, run_and_report, sweeping
+from cclf.commands.options import check_writable, parse, print_table
+from cclf.commands.sweep import MachineOptions, plan, run_sweep
 from cclf.console import say
-from cclf.errors import require_extras
+from cclf.errors import EXIT_DONE, require_extras
 
 if TYPE_CHECKING:
     from cclf.analysis.runs import ResultRow
@@ -30,29 +30,28 @@ NEXT_COMMANDS = (
 
 
 @dataclass(frozen=True)
-class Demo:
+class DemoOptions:
     """Train A2C on MiniGrid without CCLF, with CCLF and with shuffled curiosity, three seeds each, in
-    a few minutes; print what each learned, and write a report page and a page about curiosity."""
+    a few minutes. Print the results, and write the pages of `cclf report` and `cclf inspect`."""
 
     out: Path = Path("runs/demo")
-    """Folder for the runs and the pages."""
+    """Folder of the runs and the pages."""
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Demo, "cclf demo", arguments)
+    options = parse(DemoOptions, "cclf demo", arguments)
     require_extras("cclf demo", ("report", "minigrid"))
     report_page, inspect_page = options.out / "report.html", options.out / "curiosity.html"
     check_writable(report_page)
     check_writable(inspect_page)
     specs = plan((TASK,), METHODS, (PROFILE,), SEEDS, options.out, OPTIONS)
-    with sweeping(Where()) as (backend, stop):
-        exit_code = run_and_report(specs, backend, stop, Where())
+    specs, exit_code = run_sweep(specs, MachineOptions())
     if exit_code != EXIT_DONE:
         return exit_code
     from cclf.analysis import load
 
     rows = [row for row in load.read_runs(options.out / TASK) if row.method in METHODS]
-    _print_findings(rows)
+    _print_results(rows)
     final = {row.seed: row.return_mean for row in rows if row.method == "cclf"}
     best = max(
         (spec for spec in specs if spec.config.method_name == "cclf"),
@@ -66,7 +65,7 @@ def main(arguments: list[str]) -> int:
     return EXIT_DONE
 
 
-def _print_findings(rows: "Iterable[ResultRow]") -> None:
+def _print_results(rows: "Iterable[ResultRow]") -> None:
     import numpy as np
 
     from cclf.analysis.runs import runs, steps_to
@@ -74,13 +73,13 @@ def _print_findings(rows: "Iterable[ResultRow]") -> None:
     by_run = runs(rows)
     lines = []
     for method in METHODS:
-        readings = [found for run, found in by_run.items() if run.method == method]
-        steps = [steps_to(found, SOLVED_RETURN) for found in readings]
+        evaluations = [rows for run, rows in by_run.items() if run.method == method]
+        steps = [steps_to(rows, SOLVED_RETURN) for rows in evaluations]
         median = float(np.median(steps))
         lines.append(
             (
                 method,
-                f"{np.mean([found[-1].return_mean for found in readings]):.3f}",
+                f"{np.mean([rows[-1].return_mean for rows in evaluations]):.3f}",
                 f"{sum(np.isfinite(steps))} of {len(steps)}",
                 f"{median:,.0f}" if np.isfinite(median) else "never",
             )
@@ -88,6 +87,6 @@ def _print_findings(rows: "Iterable[ResultRow]") -> None:
     print_table(("method", "final return", "solved", "median env steps to solve"), lines)
     print(
         f"A run is solved when its return reaches {SOLVED_RETURN}. cclf-shuffled is the control: it\n"
-        "permutes curiosity within each batch, so that the numbers are the same and carry no\n"
-        f"information. {len(SEEDS)} seeds do not tell methods apart; docs/curiosity.md has many more."
+        "permutes curiosity within each batch. The values are the same and contain no information\n"
+        f"about the transitions. {len(SEEDS)} seeds are too few to compare methods; docs/curiosity.md has more."
     )

@@ -1,32 +1,30 @@
-"""`cclf doctor`: facts about this machine, and what to fix."""
+"""`cclf doctor`: facts about this machine and its problems."""
 
 import json
 from dataclasses import dataclass
 
-from cclf.commands.options import EXIT_DONE, EXIT_FAILED, parse
+from cclf.commands.options import Json, parse
 from cclf.config import ObservationType
-from cclf.errors import ConfigError
+from cclf.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 
 
 @dataclass(frozen=True)
-class Doctor:
-    """Report the packages, GPU, renderer and its speed, memory and disk of this machine, and what to
-    fix."""
+class DoctorOptions:
+    """Report the packages, GPU, renderer, memory and disk of this machine, and how to fix problems."""
 
     task: str | None = None
-    """Forecast memory and disk of a run of this task."""
+    """Forecast the memory and disk of a run of this task."""
     base: str | None = None
     """The base algorithm of that run; by default that of the task (see: cclf methods)."""
     observe: ObservationType = "pixels"
-    """What that run observes."""
+    """The observations of that run."""
     strict: bool = False
     """Exit with 1 when there is a problem."""
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Doctor, "cclf doctor", arguments)
+    options = parse(DoctorOptions, "cclf doctor", arguments)
     from cclf import doctor
 
     if options.base is not None and options.task is None:

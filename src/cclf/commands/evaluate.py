@@ -1,51 +1,44 @@
-"""`cclf evaluate`: a trained agent in fresh episodes."""
+"""`cclf evaluate`: a trained agent in new episodes."""
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
-import tyro
-
-from cclf.commands.options import EXIT_DONE, parse
-from cclf.validation import Episodes, Seed
+from cclf.commands.options import Device, EvaluationSeed, Json, Last, RunFolder, TrustImports, parse
+from cclf.commands.runs import select_run
+from cclf.errors import EXIT_DONE
+from cclf.validation import Episodes
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Evaluate the agent of a run folder in fresh episodes: mean action (SAC), sampled (A2C),
-    without noise (Rainbow)."""
+class EvaluateOptions:
+    """Evaluate the agent of a run folder in new episodes. SAC and DrQ-v2 take the mean action, A2C
+    samples, Rainbow acts without noise."""
 
-    run: tyro.conf.Positional[Path]
-    """A run folder, or a folder that holds just one run."""
+    run: RunFolder
+    last: Last = False
     episodes: Episodes = 10
-    """How many to play."""
-    seed: Seed = 0
-    """Chooses the episodes; it has nothing to do with the seed of the run."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    trust_imports: bool = False
-    """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
-    Python module."""
-    json: bool = False
-    """One JSON document on standard output."""
+    """Number of episodes."""
+    seed: EvaluationSeed = 0
+    device: Device = "auto"
+    trust_imports: TrustImports = False
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Evaluate, "cclf evaluate", arguments)
+    options = parse(EvaluateOptions, "cclf evaluate", arguments)
+    run = select_run(options.run, options.last, options.json)
     from cclf.training import devices
     from cclf.training.agent import load_agent
     from cclf.training.seeding import derive
 
+    device = devices.choose_device(options.device)
     agent, _, env_steps = load_agent(
-        options.run,
-        devices.choose_device(options.device),
-        options.episodes,
-        trust_imports=options.trust_imports,
+        run, device, options.episodes, trust_imports=options.trust_imports
     )
     seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
     result = agent.evaluate(seeds, False)
     agent.close()
-    facts = {"run": str(options.run), "env_steps": env_steps, "episodes": len(result.returns)}
+    facts = {"run": str(run), "env_steps": env_steps, "episodes": len(result.returns)}
     facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
     if options.json:
         print(json.dumps(facts))

@@ -3,56 +3,59 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError
+from cclf.commands.options import (
+    Last,
+    RunFolder,
+    TrustImports,
+    check_writable,
+    output_errors,
+    parse,
+)
+from cclf.commands.runs import select_run
+from cclf.errors import EXIT_DONE, ConfigError
 
 
 @dataclass(frozen=True)
-class Export:
-    """Write the policy of a run folder for other programs: uint8 frames in, action out, crop and
-    scaling inside.
+class ExportOptions:
+    """Write the policy of a run folder as one file for other programs: uint8 frames in, action out,
+    including crop and scaling. The file is loaded and compared with the policy in an episode of the
+    task; it is not kept if they differ."""
 
-    The file is read back and compared with the policy on a short rollout of its task; it is removed
-    if they differ.
-    """
-
-    run: tyro.conf.Positional[Path]
-    """A run folder, or a folder that holds just one run."""
+    run: RunFolder
+    last: Last = False
     out: Path | None = None
-    """A file NAME.pt2 (torch.export) or NAME.onnx, by default policy.pt2. With --card a folder, by
-    default `agent`."""
+    """A file NAME.pt2 (torch.export) or NAME.onnx; by default RUN/policy.pt2. With --card a folder;
+    by default RUN/agent."""
     card: bool = False
     """Write a folder to share instead: the weights as safetensors, the config, and a model card
-    (README.md) that says what the agent reached and how to load it, as hubs read it."""
-    trust_imports: bool = False
-    """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
-    Python module."""
+    (README.md) for model hubs with the results and how to load the agent."""
+    trust_imports: TrustImports = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Export, "cclf export", arguments)
+    options = parse(ExportOptions, "cclf export", arguments)
+    run = select_run(options.run, options.last)
     if options.card:
-        return _share(options.run, options.out or Path("agent"), options.trust_imports)
-    out = options.out or Path("policy.pt2")
+        return _write_card(run, options.out or run / "agent", options.trust_imports)
+    out = options.out or run / "policy.pt2"
     check_writable(out)
     from cclf import export as exports
 
     with output_errors(out):
-        done = exports.export(options.run, out, trust_imports=options.trust_imports)
-    given, answer = (done.metadata[side] for side in ("input", "output"))
+        exported = exports.export(run, out, trust_imports=options.trust_imports)
+    tensors = (exported.metadata["input"], exported.metadata["output"])
     shapes = " -> ".join(
-        f"{side['name']} {side['dtype']} {tuple(side['shape'])}" for side in (given, answer)
-    ).replace("'", "")
-    print(
-        f"{shapes}; largest difference {done.largest_difference:.2g} on {done.frames} observations"
+        f"{each['name']} {each['dtype']} ({', '.join(map(str, each['shape']))})" for each in tensors
     )
-    print(done.path)
+    print(
+        f"{shapes}; largest difference {exported.largest_difference:.2g} on {exported.frames} "
+        "observations"
+    )
+    print(exported.path)
     return EXIT_DONE
 
 
-def _share(run: Path, out: Path, trust_imports: bool) -> int:
+def _write_card(run: Path, out: Path, trust_imports: bool) -> int:
     if out.suffix in (".pt2", ".onnx") or out.is_file():
         raise ConfigError(
             f"--card writes a folder, not the file {out}: remove --card, or name a folder"
@@ -62,6 +65,6 @@ def _share(run: Path, out: Path, trust_imports: bool) -> int:
 
     with output_errors(out):
         files = share.write(run, out, trust_imports)
-    print(f"{', '.join(path.name for path in files)}; upload it with: hf upload USER/NAME {out}")
+    print(f"{', '.join(path.name for path in files)}; upload them with: hf upload USER/NAME {out}")
     print(out)
     return EXIT_DONE

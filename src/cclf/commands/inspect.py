@@ -5,24 +5,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse, print_table
+from cclf.commands.options import (
+    Device,
+    Json,
+    Last,
+    RunFolder,
+    TrustImports,
+    check_writable,
+    output_errors,
+    parse,
+    print_table,
+)
+from cclf.commands.runs import select_run
 from cclf.config import CURIOSITIES, CURIOSITY_CONTROLS
-from cclf.errors import ConfigError, rendering_extras, require_extras
+from cclf.errors import EXIT_DONE, ConfigError, rendering_extras, require_extras
 from cclf.validation import Range
 
 
 @dataclass(frozen=True)
-class Inspect:
-    """What a run is curious about, as one page: its most and least curious transitions with their
-    views and beliefs, what curiosity correlates with, and curiosity over training. The folder is
-    only read, also while training continues."""
+class InspectOptions:
+    """Write a page about the curiosity of a run: the transitions with the highest and lowest
+    curiosity, their views and beliefs, correlations of curiosity, and curiosity during training. The
+    run may still be training."""
 
-    run: tyro.conf.Positional[Path]
-    """A run folder, or a folder that holds just one run."""
-    out: Path = Path("curiosity.html")
-    """The page, an .html."""
+    run: RunFolder
+    last: Last = False
+    out: Path | None = None
+    """The page, an .html file; by default RUN/curiosity.html."""
     samples: Annotated[int, Range(1, 1_000_000)] = 2_048
     """Number of transitions, rounded up to whole batches."""
     curiosity: tuple[str, ...] = ()
@@ -33,20 +42,19 @@ class Inspect:
     """With --curiosity: what its rank correlation is printed with. rarity: how seldom the same
     observation is seen; error: that of predicting the next observation; td: the size of the TD error;
     step: in the episode."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    trust_imports: bool = False
-    """Allow an encoder MODULE:FUNCTION of the run folder to import that Python module."""
-    json: bool = False
-    """One JSON document with the page's numbers on standard output."""
+    device: Device = "auto"
+    trust_imports: TrustImports = False
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Inspect, "cclf inspect", arguments)
+    options = parse(InspectOptions, "cclf inspect", arguments)
+    run = select_run(options.run, options.last, options.json)
     if options.curiosity:
-        return _probe(options)
-    if options.out.suffix not in (".html", ".htm"):
-        raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
+        return _probe(options, run)
+    out = options.out or run / "curiosity.html"
+    if out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"cannot write {out}: the name of a page must end in .html")
     require_extras("the page of cclf inspect", ("report",))
     from cclf.inspection import page
     from cclf.inspection.load import inspect_run
@@ -54,32 +62,22 @@ def main(arguments: list[str]) -> int:
     from cclf.storage.atomic_files import write_output
     from cclf.training import devices
 
-    require_extras(
-        "the page of cclf inspect",
-        rendering_extras(run_folder.read_config(options.run).task),
-    )
-    check_writable(options.out)
-    report = inspect_run(
-        options.run,
-        options.samples,
-        devices.choose_device(options.device),
-        options.trust_imports,
-    )
-    with output_errors(options.out):
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_output(options.out, page.to_html(report))
-    print(
-        json.dumps(page.to_json(report) | {"page": str(options.out)})
-        if options.json
-        else options.out
-    )
+    task = run_folder.read_config(run).task
+    require_extras("the page of cclf inspect", rendering_extras(task))
+    check_writable(out)
+    device = devices.choose_device(options.device)
+    report = inspect_run(run, options.samples, device, options.trust_imports)
+    with output_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_output(out, page.to_html(report))
+    print(json.dumps(page.to_json(report) | {"page": str(out)}) if options.json else out)
     return EXIT_DONE
 
 
 BATCH_OF_PROBE = 128  # transitions, as in the default rollout of A2C
 
 
-def _probe(options: Inspect) -> int:
+def _probe(options: InspectOptions, run: Path) -> int:
     known = [name for name in CURIOSITIES if name not in CURIOSITY_CONTROLS]
     if unknown := [name for name in options.curiosity if name not in known]:
         raise ConfigError(f"--curiosity {unknown[0]} is unknown: use {', '.join(known)}")
@@ -87,7 +85,7 @@ def _probe(options: Inspect) -> int:
     from cclf.training import devices
 
     found = probe_run(
-        options.run,
+        run,
         options.curiosity,
         options.follow,
         max(2, options.samples // BATCH_OF_PROBE),

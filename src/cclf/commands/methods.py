@@ -7,25 +7,23 @@ from dataclasses import dataclass
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import algorithms, find_algorithm
-from cclf.commands.options import EXIT_DONE, parse
+from cclf.commands.options import Json, parse
 from cclf.envs.registry import suites
+from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
-class Methods:
-    """The methods of each base algorithm: what each is, and how it differs from CCLF.
-
-    A base algorithm without CCLF is compared with its first method.
-    """
+class MethodsOptions:
+    """List the methods of each base algorithm and their differences from CCLF, or from the first method
+    of a base algorithm without CCLF."""
 
     base: str | None = None
-    """Only those of this base algorithm."""
-    json: bool = False
-    """One JSON document on standard output."""
+    """List only the methods of this base algorithm."""
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Methods, "cclf methods", arguments)
+    options = parse(MethodsOptions, "cclf methods", arguments)
     shown = algorithms().values() if options.base is None else [find_algorithm(options.base)]
     if options.json:
         documents = [
@@ -47,34 +45,25 @@ def main(arguments: list[str]) -> int:
 
 
 def _print(shown: Iterable[BaseAlgorithm]) -> None:
-    """Print the name and summary of each method, and its differences below. A table would break
-    long names, which users copy."""
+    """Print each method with its summary and its differences. A table would break long names, which
+    users copy."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
     console = Console(highlight=False)
     for base in shown:
-        plays = ", ".join(
+        task_suites = ", ".join(
             name
             for name, suite in suites().items()
             if not suite.kinds.isdisjoint(base.supported_tasks)
         )
-        compared = base.default_method.name
-        console.print(
-            Text(f"{base.name} ({plays}), each with its difference from {compared}", "bold")
-        )
+        title = f"{base.name} (tasks: {task_suites}), with differences from "
+        console.print(Text(f"{title}{base.default_method.name}", "bold"))
         for method in base.methods.values():
-            changed = presets.differences_from_cclf(method, base)
-            name, below = f"  {method.name}", []
-            fits = len(f"{name}  {method.summary}") <= console.width
-            if not fits:
-                below.append(Text(method.summary))
-            if changed:
-                pairs = (f"{name}={value}" for name, value in changed.items())
-                below.append(Text(", ".join(pairs), "dim"))
-            summary = f"  {method.summary}" if fits else ""
-            console.print(Text.assemble((name, "bold cyan"), summary))
-            for text in below:
-                console.print(Padding(text, (0, 0, 0, 6)))
+            line = Text.assemble((f"  {method.name}", "bold cyan"), f"  {method.summary}")
+            console.print(line, soft_wrap=True)
+            if changed := presets.differences_from_cclf(method, base):
+                pairs = ", ".join(f"{name}={value}" for name, value in changed.items())
+                console.print(Padding(Text(pairs, "dim"), (0, 0, 0, 6)))
         console.print()

@@ -1,112 +1,172 @@
-"""What all commands share: exit codes, options from dataclasses, tables."""
+"""What commands share: options declared as dataclasses, checks of outputs, tables."""
 
+import ast
 import contextlib
+import dataclasses
 import errno
+import inspect
 import io
 import itertools
 import os
 import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
 
 from cclf import validation
+from cclf.console import say
 from cclf.errors import ConfigError
 
-EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
-DEBUG = "CCLF_DEBUG"  # environment variable: show the traceback of an error of the system
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Options = TypeVar("Options", bound=DataclassInstance)
+
 EMPTY_PATH = "the path is empty: name a file or folder, or . for the working directory"
-NAMED_RUNS = 8  # of a folder that holds several
+
+# Options of several commands.
+RunFolder = Annotated[
+    tyro.conf.Positional[Path],
+    tyro.conf.arg(metavar="RUN", help="A run folder, or a folder that contains runs."),
+]
+Last = Annotated[
+    bool, tyro.conf.arg(help="Take the run that trained last if the folder contains several.")
+]
+Device = Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:N, or auto: a GPU if there is one.")]
+EvaluationSeed = Annotated[
+    validation.Seed,
+    tyro.conf.arg(help="Seed of the episodes. It is independent of the seed of the run."),
+]
+TrustImports = Annotated[
+    bool,
+    tyro.conf.arg(
+        help="Allow the run to import the Python modules that it names: of a task gym/MODULE:ID, an "
+        "encoder, a curiosity or an augmentation MODULE:NAME."
+    ),
+]
+Json = Annotated[bool, tyro.conf.arg(help="Print one JSON document on standard output.")]
 
 
-def limit_openmp_spinning() -> None:
-    """Threads of PyTorch wait for each other by spinning, by default for milliseconds: beside any
-    other busy process a run would take thirty times as long. With this, which is read when PyTorch
-    starts, they sleep sooner (docs/performance.md)."""
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-
-
-def parse(options: Any, prog: str, arguments: list[str]) -> Any:
-    """`options`, a dataclass or an instance holding the defaults, filled by tyro, whose boxed error
-    report becomes one line. Where it has a `run`, that may also be a folder that holds one."""
-    import tyro
-
-    from cclf.commands.option_help import registry
-
-    kind = options if isinstance(options, type) else type(options)
-    _refuse_empty_paths(kind, arguments)
-    default = tyro.MISSING_NONPROP if isinstance(options, type) else options
-    report = io.StringIO()
+def parse(
+    kind: "type[Options]", prog: str, arguments: list[str], default: "Options | None" = None
+) -> "Options":
+    """The options of a command line, read by tyro. Raises ConfigError with one line in place of
+    tyro's report. `default` holds the values of options that are not given; without it they are
+    those of the class."""
+    _reject_empty_paths(kind, arguments)
+    # With `default` a flag may be on or off by default, so both of its forms are needed.
+    markers = () if default else (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
+    registry, report = ConstructorRegistry(), io.StringIO()
+    registry.struct_rule(_dataclass_rule)
     try:
-        with contextlib.redirect_stderr(report), registry():
-            filled = tyro.cli(kind, prog=prog, args=arguments, default=default)
+        with contextlib.redirect_stderr(report):
+            options = tyro.cli(
+                kind,
+                prog=prog,
+                args=arguments,
+                default=default or tyro.MISSING_NONPROP,
+                config=markers,
+                registry=registry,
+            )
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        # the first holds the title; not all have boxes
-        body = [line.strip("│ ") for line in report.getvalue().splitlines()[1:]]
-        words = [
-            line for line in body if line.strip("╰─-╯") and not line.startswith("For full helptext")
-        ]
-        line = " ".join(words).partition(" Argument helptext:")[0]
-        raise ConfigError(f"{line or 'bad options'} (see: {prog} --help)") from None
-    validation.validate_options(filled)
-    named = getattr(filled, "run", None)
-    return replace(filled, run=find_run_folder(named)) if isinstance(named, Path) else filled
+        # The first line is the title; a box is drawn around some reports.
+        lines = [line.strip("│ ") for line in report.getvalue().splitlines()[1:]]
+        text = " ".join(
+            line
+            for line in lines
+            if line.strip("╰─-╯") and not line.startswith("For full helptext")
+        )
+        error = text.partition(" Argument helptext:")[0] or "invalid options"
+        raise ConfigError(f"{error} (see: {prog} --help)") from None
+    validation.validate_options(options)
+    return options
 
 
-def _refuse_empty_paths(kind: type, arguments: list[str]) -> None:
-    """Of options; tyro would say of one that may be left out which types it has tried."""
+def _reject_empty_paths(kind: "type[DataclassInstance]", arguments: list[str]) -> None:
+    """Raise ConfigError for an empty path, which pathlib reads as the working directory."""
     types = validation.field_types(kind)
-    options = {f"--{name.replace('_', '-')}" for name in types if "Path" in str(types[name])}
+    paths = {f"--{name.replace('_', '-')}" for name in types if "Path" in str(types[name])}
     for before, word in itertools.pairwise(["", *arguments]):
         option = before if word == "" else word.removesuffix("=")
-        if option in options and (word == "" or word.endswith("=")):
-            raise ConfigError(f"{option}: {EMPTY_PATH}")
+        is_positional = word == "" and not before.startswith("--")
+        if is_positional or (option in paths and (word == "" or word.endswith("="))):
+            name = "" if is_positional else f"{option}: "
+            raise ConfigError(f"{name}{EMPTY_PATH}")
 
 
-def find_run_folder(folder: Path) -> Path:
-    """A run folder: `folder` itself, or the only one anywhere under it."""
-    from cclf.storage.atomic_files import (
-        find_files,  # imports numpy, which some commands do without
-    )
+@cache
+def field_help(kind: type) -> dict[str, str]:
+    """The string below each field of a dataclass as one paragraph, by the name of the field."""
+    try:
+        source = inspect.getsource(kind)
+    except OSError:  # the class was not read from a file
+        return {}
+    [definition] = ast.parse(textwrap.dedent(source)).body
+    assert isinstance(definition, ast.ClassDef), "this is the source of a class"
+    return {
+        field.target.id: " ".join(str(below.value.value).split())
+        for field, below in itertools.pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
 
-    if (folder / "config.json").exists():
-        return folder
-    runs = sorted(path.parent for path in find_files(folder, "config.json"))
-    # the bundle of a failure holds a config, too, and lies in its run
-    runs = [run for run in runs if not any(other in run.parents for other in runs)]
-    if len(runs) > 1:
-        more = f" and {len(runs) - NAMED_RUNS} more" if len(runs) > NAMED_RUNS else ""
-        raise ConfigError(
-            f"{folder} holds {len(runs)} runs: name one of them: "
-            f"{', '.join(map(str, runs[:NAMED_RUNS]))}{more}"
-        )
-    return runs[0] if runs else folder
+
+def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """As tyro's own rule, but the text of an option has no line breaks of the source, and a default that
+    says nothing is not shown."""
+    kind = info.type
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
+        return None
+    types, texts = validation.field_types(kind), field_help(kind)
+    values = vars(info.default) if isinstance(info.default, kind) else {}
+    fields = []
+    for field in dataclasses.fields(kind):
+        given = values.get(field.name, field.default)
+        default = tyro.MISSING_NONPROP if given is dataclasses.MISSING else given
+        annotation = types[field.name]
+        if default in (None, ()) or (default is False and not values):
+            annotation = Annotated[annotation, tyro.conf.arg(help_behavior_hint="")]
+        fields.append(StructFieldSpec(field.name, annotation, default, texts.get(field.name)))
+    return StructConstructorSpec(kind, tuple(fields))
 
 
 @contextlib.contextmanager
 def output_errors(out: Path) -> Iterator[None]:
-    """An output that cannot be written is bad input: one line that names it."""
+    """Report an output that cannot be written as one line that names it, and one that replaced an
+    existing file with a message."""
+    replaces = out.is_file()
     try:
         yield
     except OSError as error:
         raise _not_written(error.filename or out, error) from error
+    if replaces:
+        say(f"replaced {out}")
 
 
 def check_writable(out: Path, is_folder: bool = False) -> None:
-    """Refuse an output that cannot be written before the work for it begins. Makes nothing that
-    stays."""
+    """Raise ConfigError for an output that cannot be written, before the work for it begins. No file
+    remains."""
     try:
         if not is_folder and out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if out.is_file() and not os.access(out, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        place = out if is_folder else out.parent
-        while not place.exists():
-            place = place.parent
-        tempfile.TemporaryFile(dir=place).close()
+        existing = out if is_folder else out.parent
+        while not existing.exists():
+            existing = existing.parent
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise _not_written(out, error) from error
 
@@ -121,9 +181,7 @@ def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in header:
-        table.add_column(name)
+    table = Table(*header, box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*row)
     Console().print(table)

@@ -1,45 +1,51 @@
-"""`cclf play`: watch a trained agent."""
+"""`cclf play`: a video of a trained agent."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import tyro
+from cclf.commands.options import (
+    Device,
+    EvaluationSeed,
+    Last,
+    RunFolder,
+    TrustImports,
+    check_writable,
+    output_errors,
+    parse,
+)
+from cclf.commands.runs import select_run
+from cclf.errors import EXIT_DONE, ConfigError, rendering_extras, require_extras
+from cclf.validation import Episodes
 
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError, rendering_extras, require_extras
-from cclf.validation import Episodes, Seed
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
-class Play:
-    """Show the agent of a run folder: episodes as one mp4, and their returns. The episodes are
-    those of `cclf evaluate`."""
+class PlayOptions:
+    """Write episodes of the agent of a run folder as one mp4, and print their returns. They are the
+    episodes of `cclf evaluate`."""
 
-    run: tyro.conf.Positional[Path]
-    """A run folder, or a folder that holds just one run."""
-    out: Path = Path("episode.mp4")
-    """The video, an .mp4 in a folder that is there."""
+    run: RunFolder
+    last: Last = False
+    out: Path | None = None
+    """The video, an .mp4 in an existing folder; by default RUN/episode.mp4."""
     episodes: Episodes = 1
-    """How many to show, one after another."""
-    seed: Seed = 0
-    """Chooses the episodes; it has nothing to do with the seed of the run."""
-    device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
-    trust_imports: bool = False
-    """Allow a task gym/MODULE:ID or an encoder MODULE:FUNCTION of the run folder to import that
-    Python module."""
+    """Number of episodes, one after another."""
+    seed: EvaluationSeed = 0
+    device: Device = "auto"
+    trust_imports: TrustImports = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Play, "cclf play", arguments)
-    if options.out.suffix != ".mp4" or not options.out.parent.is_dir():
-        raise ConfigError(
-            f"cannot write the video {options.out}: name an .mp4 in a folder that is there"
-        )
+    options = parse(PlayOptions, "cclf play", arguments)
+    run = select_run(options.run, options.last)
+    out = options.out or run / "episode.mp4"
+    if options.out and (out.suffix != ".mp4" or not out.parent.is_dir()):
+        raise ConfigError(f"cannot write the video {out}: name an .mp4 in an existing folder")
     require_extras("cclf play", ("video",))
-    check_writable(options.out)
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import output_file
     from cclf.training import devices
@@ -47,16 +53,17 @@ def main(arguments: list[str]) -> int:
     from cclf.training.seeding import derive
     from cclf.training.video import write_video
 
-    require_extras("cclf play", rendering_extras(run_folder.read_config(options.run).task))
+    require_extras("cclf play", rendering_extras(run_folder.read_config(run).task))
+    check_writable(out)
     device = devices.choose_device(options.device)
-    agent, _, _ = load_agent(options.run, device, 1, trust_imports=options.trust_imports)
+    agent, _, _ = load_agent(run, device, 1, trust_imports=options.trust_imports)
 
-    def pictures() -> Iterator[Any]:
-        # one at a time: an episode's pictures take 100 MB and more
+    def pictures() -> "Iterator[np.ndarray]":
+        # Episode by episode: the pictures of one take 100 MB and more.
         for episode in range(options.episodes):
             result = agent.evaluate([derive(options.seed, "evaluate", episode)], True)
             if result.recording_error:
-                raise ConfigError(f"no picture could be drawn: {result.recording_error}")
+                raise ConfigError(f"cannot render: {result.recording_error}")
             print(
                 f"episode {episode + 1}: return {result.mean:.4g} in {len(result.pictures)} steps",
                 flush=True,
@@ -64,9 +71,9 @@ def main(arguments: list[str]) -> int:
             yield from result.pictures
 
     try:
-        with output_errors(options.out), output_file(options.out) as temporary:
+        with output_errors(out), output_file(out) as temporary:
             write_video(str(temporary), pictures())
     finally:
         agent.close()
-    print(options.out)
+    print(out)
     return EXIT_DONE

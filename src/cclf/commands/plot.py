@@ -5,37 +5,37 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError, require_extras
+from cclf.commands.options import check_writable, output_errors, parse
+from cclf.errors import EXIT_DONE, ConfigError, require_extras
 
 
 @dataclass(frozen=True)
-class Plot:
-    """Draw learning curves from results files: one panel per task and profile, means with 95 %
-    intervals."""
+class PlotOptions:
+    """Plot learning curves of results files or run folders: one panel per task and profile, means with
+    95 % intervals."""
 
     results: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders with results files, or such files."""
+    """Results files, or folders with results files or runs."""
     out: Path = Path("curves.svg")
-    """.svg, .png or .pdf."""
+    """The figure, an .svg, .png or .pdf file."""
     methods: tuple[str, ...] = ()
-    """Only these methods, in this order; all if empty."""
+    """Only these methods, in this order; all by default."""
     tasks: tuple[str, ...] = ()
-    """Only these tasks; all if empty."""
+    """Only these tasks; all by default."""
     profiles: tuple[str, ...] = ()
-    """Only these profiles, as in the titles of panels: released, paper, released-bf16; all if empty."""
+    """Only these profiles, named as in the titles of panels, e.g. released-bf16; all by default."""
     published: bool = False
-    """Also draw published curves, if every seed was published (DrQ-v2's)."""
+    """Also plot published curves where every seed was published (DrQ-v2)."""
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Plot, "cclf plot", arguments)
+    options = parse(PlotOptions, "cclf plot", arguments)
     require_extras("cclf plot", ("report",))
     from cclf.analysis import curves, figures, load, runs
 
     check_writable(options.out)
     if not options.results:
-        raise ConfigError("name at least one folder with results files, or such a file")
+        raise ConfigError("name at least one results file, or a folder with results files or runs")
     rows = [row for path in options.results for row in load.read(path)]
     runs.check_same_action_repeat(rows)
     unknown = [method for method in options.methods if method not in {row.method for row in rows}]
@@ -49,14 +49,14 @@ def main(arguments: list[str]) -> int:
     if not any(row.method in options.methods or not options.methods for row in rows):
         named = (("--tasks", options.tasks), ("--profiles", options.profiles))
         words = " ".join(f"{name} {' '.join(values)}" for name, values in named if values)
-        raise ConfigError(f"nothing to draw: no run of these methods has {words}")
+        raise ConfigError(f"nothing to plot: no run of these methods has {words}")
     if options.out.suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"cannot draw {options.out}: the name must end in .svg, .png or .pdf")
+        raise ConfigError(f"cannot write {options.out}: the name must end in .svg, .png or .pdf")
     panels = curves.panels(rows, options.methods)
     if options.published:
         panels = curves.with_published(panels)
-    drawing = figures.learning_curves(panels)
+    figure = figures.learning_curves(panels)
     with output_errors(options.out):
-        figures.save(drawing, options.out)
+        figures.save(figure, options.out)
     print(options.out)
     return EXIT_DONE

@@ -5,34 +5,34 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
-from cclf.errors import ConfigError, require_extras
+from cclf.commands.options import check_writable, output_errors, parse
+from cclf.errors import EXIT_DONE, ConfigError, require_extras
 
 
 @dataclass(frozen=True)
-class Report:
-    """One self-contained page about run folders or results files: verdicts, learning curves, tables
+class ReportOptions:
+    """Write one self-contained page about run folders or results files: verdicts, learning curves, tables
     with published values, and cost."""
 
     source: tyro.conf.Positional[Path]
     """A folder with runs, a folder with results files, or one such file."""
     out: Path = Path("report.html")
-    """The page, an .html."""
+    """The page, an .html file."""
     methods: tuple[str, ...] = ()
-    """Only these methods, as if there were no others; all if empty."""
+    """Only these methods; all by default."""
     pdf: Path | None = None
-    """Write the figures as PDF into this folder."""
+    """Write the figures as PDF files into this folder."""
     png: Path | None = None
-    """Write the figures as PNG into this folder."""
+    """Write the figures as PNG files into this folder."""
     tables: Path | None = None
-    """Write the tables as CSV and LaTeX into this folder."""
+    """Write the tables as CSV and LaTeX files into this folder."""
     markdown: tuple[Path, ...] = ()
-    """Write tables as Markdown into the places of these documents that are marked with
-    `<!-- table NAME -->` and `<!-- end of table -->`; a new document gets all."""
+    """Write tables into these Markdown files, between the lines `<!-- table NAME -->` and
+    `<!-- end of table -->`. A new file gets all tables."""
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Report, "cclf report", arguments)
+    options = parse(ReportOptions, "cclf report", arguments)
     require_extras("cclf report", ("report",))
     from cclf.analysis.report import build_report
     from cclf.analysis.report_files import write_report

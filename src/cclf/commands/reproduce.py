@@ -3,22 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
-from cclf.commands.options import (
-    EXIT_DONE,
-    EXIT_STOPPED,
-    check_writable,
-    output_errors,
-    parse,
-    print_table,
-)
-from cclf.commands.sweep import Where, plan, print_plan, run_and_report, split, sweeping
-from cclf.errors import require_extras
+from cclf.commands.options import check_writable, output_errors, parse, print_table
+from cclf.commands.sweep import Machine, plan, run_sweep, split_passthrough
+from cclf.errors import EXIT_STOPPED, require_extras
 
 if TYPE_CHECKING:
     from cclf.sweep.plan import RunSpec
@@ -27,33 +20,33 @@ PAGE = "report.html"
 
 
 @dataclass(frozen=True)
-class Reproduce:
-    """Train the runs of a table of the paper that are missing, and evaluate its claims: held, did
-    not hold, or undecided.
+class ReproduceOptions:
+    """Train the runs of a table of the paper, and evaluate each claim: it held, did not hold, or is
+    undecided. The same command again resumes what was stopped.
 
-    Options after a bare -- go to each `cclf train`: cclf reproduce table1 -- --precision bf16
+    Options after a bare -- are passed to each `cclf train`: cclf reproduce table1 -- --precision bf16
     """
 
     table: tyro.conf.Positional[str]
-    """table1, ablation, atari or minigrid; or curiosity, curiosity-toy, curiosity-re3 or
-    curiosity-drqv2, not of the paper: CCLF against its controls."""
-    where: tyro.conf.OmitArgPrefixes[Annotated[Where, tyro.conf.arg(name="machine")]]
+    """A table of the paper: table1, ablation, atari or minigrid; or CCLF and its controls: curiosity,
+    curiosity-toy, curiosity-re3 or curiosity-drqv2."""
+    machine: Machine
     budget: Literal["small", "paper"] = "small"
-    """paper: the size of the paper's own experiment; small: the smallest that can decide some of its
+    """paper: as many tasks, seeds and steps as in the paper; small: as few as can decide some of its
     claims."""
     seeds: tuple[int, ...] = ()
-    """Default: those of the budget."""
+    """Seeds; by default those of the budget."""
     profile: str = DEFAULT_PROFILE
     """Settings for the points on which the paper and the released code disagree."""
     out: Path | None = None
-    """Default: runs/reproduce-TABLE-BUDGET (-PROFILE)."""
+    """Parent folder of run folders; by default runs/reproduce-TABLE-BUDGET."""
     dry_run: bool = False
-    """Print the runs and their environment steps, and stop."""
+    """Print the runs and their env steps, and stop."""
 
 
 def main(arguments: list[str]) -> int:
-    words, extra = split(arguments)
-    options = parse(Reproduce, "cclf reproduce", words)
+    words, extra = split_passthrough(arguments)
+    options = parse(ReproduceOptions, "cclf reproduce", words)
     if not options.dry_run:
         require_extras("the page of cclf reproduce", ("report",))
     table = experiments.find_table(options.table, options.budget)
@@ -68,16 +61,9 @@ def main(arguments: list[str]) -> int:
         [*table.options, *extra],
     )
     check_writable(out / PAGE)
-    from cclf.sweep.plan import resolve_precision
-
-    with sweeping(options.where) as (backend, stop):
-        specs = resolve_precision(specs, backend.computes_on_gpus)
-        print(f"{options.table}: {table.summary}", flush=True)
-        print_plan(specs)
-        if options.dry_run:
-            return EXIT_DONE
-        exit_code = run_and_report(specs, backend, stop, options.where)
-    if exit_code == EXIT_STOPPED:
+    print(f"{options.table}: {table.summary}", flush=True)
+    specs, exit_code = run_sweep(specs, options.machine, options.dry_run)
+    if options.dry_run or exit_code == EXIT_STOPPED:
         return exit_code
     _print_verdicts(options.table, specs, out)
     from cclf.analysis.report import build_report
@@ -97,8 +83,8 @@ def _print_verdicts(name: str, specs: "Sequence[RunSpec]", out: Path) -> None:
     results = load.read(out)
     rows = []
     for claim in decidable:
-        found = verdicts.evaluate_claim(claim, results)
-        rows.append((claim.text, found.state, found.text))
+        verdict = verdicts.evaluate_claim(claim, results)
+        rows.append((claim.text, verdict.state, verdict.text))
     print_table(("claim of the paper", "verdict", "estimate [95 % interval]"), rows)
     remaining = len(claims) - len(decidable)
     if remaining:

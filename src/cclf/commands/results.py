@@ -5,23 +5,23 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import EXIT_DONE, check_writable, output_errors, parse
+from cclf.commands.options import check_writable, output_errors, parse
+from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
-class Results:
-    """Collect the evaluations of all runs under a folder into tidy CSV files, one per method.
-
-    Other runs in these files are kept, and runs that continued are updated."""
+class ResultsOptions:
+    """Collect the evaluations of all runs under a folder into tidy CSV files, one per method. Rows of other
+    runs in existing files are kept."""
 
     runs: tyro.conf.Positional[Path]
     """A folder with runs, at any depth."""
     out: Path = Path("results")
-    """Folder for the CSV files."""
+    """Folder of the CSV files."""
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Results, "cclf results", arguments)
+    options = parse(ResultsOptions, "cclf results", arguments)
     from cclf.analysis import load
 
     check_writable(options.out, is_folder=True)

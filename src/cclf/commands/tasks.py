@@ -1,23 +1,23 @@
-"""`cclf tasks`: what can be learned."""
+"""`cclf tasks`: the tasks."""
 
 import json
 from dataclasses import dataclass
 
 from cclf import presets
-from cclf.commands.options import EXIT_DONE, parse, print_table
+from cclf.commands.options import Json, parse, print_table
 from cclf.envs.registry import known_tasks, suites
+from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
-class Tasks:
-    """The tasks, and how others are named."""
+class TasksOptions:
+    """List the tasks, and how to name others of the same suites."""
 
-    json: bool = False
-    """One JSON document on standard output."""
+    json: Json = False
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(Tasks, "cclf tasks", arguments)
+    options = parse(TasksOptions, "cclf tasks", arguments)
     repeats = {
         name: presets.env_config(name, presets.select_algorithm(name)).action_repeat
         for name in known_tasks()
@@ -30,6 +30,6 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(documents, indent=2))
         return EXIT_DONE
     rows = [(task.name, str(repeats[task.name]), task.summary) for task in known_tasks().values()]
-    print_table(("task", "action repeat", "what to do"), rows)
+    print_table(("task", "action repeat", "goal"), rows)
     print("\n" + "\n".join(suite.naming_help for suite in suites().values() if suite.naming_help))
     return EXIT_DONE

@@ -24,7 +24,7 @@ from cclf.storage.safe_loading import open_file
 LOCK_GRACE_SECONDS = 1.0
 # Environment variable: the descriptor of a lock that the parent process holds.
 INHERITED_LOCK = "CCLF_INHERITED_LOCK"
-_WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure"}  # subfolders of a run folder
+_WITHOUT_RUNS = {"checkpoint", "tensorboard", "failure", "agent"}  # subfolders of a run folder
 _RUN_FILE = "config.json"  # a folder with this file is a run folder
 
 

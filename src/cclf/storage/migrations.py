@@ -75,7 +75,11 @@ def migrate_config(values: StateDict) -> StateDict:
     base algorithm, which was the default one of the task."""
     from cclf.presets import select_algorithm
 
-    base = values["base"] if "base" in values else select_algorithm(values["task"], look=False).name
+    base = (
+        values["base"]
+        if "base" in values
+        else select_algorithm(values["task"], make_env=False).name
+    )
     settings = {
         RENAMED_SETTINGS.get(name, name): value for name, value in values["algorithm"].items()
     }

@@ -1,5 +1,5 @@
-"""`python -m cclf.sweep.child PARENT ...` becomes `cclf train ...`, which saves and stops when its
-parent process dies.
+"""The process of a job: `python -m cclf.sweep.child PARENT ...` executes `cclf train ...` such that it
+gets SIGTERM when its parent process dies.
 
 Otherwise a run would continue after its sweep or Ray worker died, and hold the folder lock that the
 restarted run needs.
@@ -8,7 +8,6 @@ restarted run needs.
 import contextlib
 import ctypes
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,19 +15,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from cclf.errors import EXIT_STOPPED
 from cclf.storage.atomic_files import INHERITED_LOCK, folder_lock
 from cclf.storage.safe_loading import open_file
-from cclf.sweep.plan import Job, RunStatus, progress
+from cclf.sweep.plan import Job, JobEnd
 from cclf.training import subprocesses
 from cclf.training.signals import signals_blocked
 
 LOG = "output.txt"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl; elsewhere a run outlives its parent
-_END_BYTES = 65_536  # of a log, in which the last message is looked for
-# The progress output of cclf.training.progress: the header and rows, optionally labelled.
-_PROGRESS = re.compile(r"(\S+ seed \d+: )?\s*([\d,]+/[\d,]+ |env steps +eval return )")
-_CHECKPOINT_NOTE = "the last checkpoint is good"  # below the traceback of an environment
-_TRACEBACK = "Traceback (most recent call last)"
+_TAIL_BYTES = 65_536  # of a log, in which the last message is searched
+_ERROR, _WARNING = "cclf: ", "cclf: warning: "
 
 
 class Child:
@@ -37,8 +34,8 @@ class Child:
 
     def __init__(self, job: Job, out: Path, environment: Mapping[str, str]):
         """Raises ConfigError if another process is training in that folder; its log is not changed."""
-        self._job, self._out = job, out
-        self._message: str | None = None
+        self.job = job
+        self._end: JobEnd | None = None
         folder = job.folders(out)[0]
         folder.mkdir(parents=True, exist_ok=True)
         own = {"OMP_NUM_THREADS": str(job.first.cpus), **environment}
@@ -58,17 +55,16 @@ class Child:
                 env=subprocesses.child_environment() | own | {INHERITED_LOCK: str(lock)},
             )
 
-    def statuses(self) -> list[RunStatus]:
-        """The status of each run, read from its folder, with the last message if the process has
-        ended."""
+    def poll(self) -> JobEnd | None:
+        """How the process ended; None while it runs."""
         exit_code = self.process.poll()
-        if exit_code is not None and self._message is None:
-            self._message = _exit_message(self._log, exit_code)
+        if exit_code is not None and self._end is None:
+            self._end = JobEnd(exit_code, _exit_message(self._log, exit_code))
             self._log.close()
-        return [
-            progress(folder)._replace(exit_code=exit_code, last_line=self._message or "")
-            for folder in self._job.folders(self._out)
-        ]
+        return self._end
+
+    def ask_to_stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)  # without effect if it has ended
 
 
 def _new_log(path: Path) -> BinaryIO:
@@ -81,9 +77,9 @@ def _exit_message(log: BinaryIO, exit_code: int) -> str:
     """How the process that wrote this log ended, in one line."""
     text = ""
     with contextlib.suppress(OSError):
-        log.seek(max(0, os.fstat(log.fileno()).st_size - _END_BYTES))
+        log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
         text = log.read().decode(errors="replace")
-    message = last_message(text) or "without a message"
+    message = last_message(text, exit_code != EXIT_STOPPED) or "without a message"
     return f"ended by {_signal_name(-exit_code)}: {message}" if exit_code < 0 else message
 
 
@@ -94,20 +90,17 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def last_message(text: str) -> str:
-    """The last line of the output that is not a progress row. If an environment failed, the line above
-    its traceback.
+def last_message(text: str, is_error: bool = True) -> str:
+    """The last error message of the program if there is one, or else the last line of the output, such
+    as the end of a traceback or the last progress.
 
-    >>> last_message("cclf: the disk is full\\n  500/2,500  10.59 ± 0  8  -  left 00:00:10\\n")
+    >>> last_message("cclf: the disk is full\\nit said so\\n")
     'the disk is full'
     """
-    lines = [line for line in text.splitlines() if line.strip() and not _PROGRESS.match(line)]
-    if lines and lines[-1].startswith(_CHECKPOINT_NOTE):
-        lines.pop()
-    tracebacks = [place for place, line in enumerate(lines) if line.startswith(_TRACEBACK)]
-    if tracebacks and tracebacks[-1] > 0 and lines[tracebacks[-1] - 1].startswith("cclf: "):
-        lines = lines[: tracebacks[-1]]
-    return lines[-1].strip().removeprefix("cclf: ") if lines else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(_ERROR) and not line.startswith(_WARNING)]
+    last = (errors if errors and is_error else lines)[-1:]
+    return "".join(last).removeprefix(_ERROR)
 
 
 def main(parent: int, arguments: list[str]) -> None:

@@ -1,17 +1,16 @@
 """Runs as processes on this machine, as many at a time as cores, memory and GPUs allow."""
 
 import os
-import signal
-import subprocess
+from collections import Counter
 from collections.abc import Iterable
 
 from cclf.errors import require_extras
 from cclf.plugins import import_function
 from cclf.storage import machine
 from cclf.sweep.child import Child
-from cclf.sweep.plan import Job, RunSpec, RunStatus
+from cclf.sweep.plan import Job, RunSpec
 
-MEMORY_SHARE = 0.9  # of the memory that is free at the start
+MEMORY_FRACTION = 0.9  # of the memory that is free at the start
 
 
 class LocalBackend:
@@ -24,50 +23,47 @@ class LocalBackend:
         memory_bytes: int | None = None,
         gpus: tuple[str, ...] | None = None,
     ):
-        """`jobs` processes at a time, 0 for as many as cores allow; by default with the memory and
-        the GPUs of this machine."""
+        """`jobs` processes at a time, 0 for as many as cores allow. The memory and the GPUs are by
+        default those of this machine."""
         self.cores = machine.usable_processors()
-        self.jobs = jobs
+        self.jobs, self.runs_per_gpu = jobs, runs_per_gpu
         if memory_bytes is None:
-            memory_bytes = int(MEMORY_SHARE * machine.available_memory_bytes())
+            memory_bytes = int(MEMORY_FRACTION * machine.available_memory_bytes())
         self.memory_bytes = memory_bytes
-        names = visible_gpus() if gpus is None else gpus
-        self.free_gpus = [name for name in names for _ in range(runs_per_gpu)]
-        self._has_gpus = bool(self.free_gpus)
-        self.running: list[LocalRun] = []
+        self.gpus = visible_gpus() if gpus is None else gpus
+        self.running: dict[Child, str | None] = {}  # with the GPU of each
 
-    def start(self, job: Job) -> "LocalRun | None":
-        self.running = [run for run in self.running if run.process.poll() is None]
-        if not self.fits(job):
+    def start(self, job: Job) -> Child | None:
+        self.running = {
+            child: gpu for child, gpu in self.running.items() if child.process.poll() is None
+        }
+        needs_gpu = bool(self.gpus) and job.first.may_use_gpu
+        gpu = self._free_gpu() if needs_gpu else None
+        # A run that is too large for this machine is started alone, and reports that itself.
+        if self.running and not (self._fits(job) and (gpu is not None or not needs_gpu)):
             return None
-        gpu = self.free_gpus[0] if self._uses_gpu(job) else None
-        run = LocalRun(job, gpu, self.free_gpus)
-        if gpu is not None:  # not before: a run that cannot be started uses no GPU
-            self.free_gpus.pop(0)
-        self.running.append(run)
-        return run
+        child = Child(job, job.first.out, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+        self.running[child] = gpu
+        return child
 
-    def _uses_gpu(self, job: Job) -> bool:
-        return self._has_gpus and job.first.may_use_gpu
+    def _free_gpu(self) -> str | None:
+        used = Counter(self.running.values())
+        return next((gpu for gpu in self.gpus if used[gpu] < self.runs_per_gpu), None)
 
-    def fits(self, job: Job) -> bool:
-        if not self.running:
-            return True  # a run that is too large for this machine reports that itself
-        jobs = [job, *(run.job for run in self.running)]
+    def _fits(self, job: Job) -> bool:
+        jobs = [job, *(child.job for child in self.running)]
         if self.jobs and len(jobs) > self.jobs:
             return False
         if not self.jobs and sum(each.first.cpus for each in jobs) > self.cores:
             return False
-        if sum(each.memory_bytes for each in jobs) > self.memory_bytes:
-            return False
-        return bool(self.free_gpus) or not self._uses_gpu(job)
+        return sum(each.memory_bytes for each in jobs) <= self.memory_bytes
 
     @property
     def computes_on_gpus(self) -> bool:
         """False also if PyTorch was built without CUDA."""
         from cclf.training.devices import choose_device
 
-        return self._has_gpus and choose_device("auto").type == "cuda"
+        return bool(self.gpus) and choose_device("auto").type == "cuda"
 
     def refuse_unfit(self, specs: Iterable[RunSpec]) -> None:
         """Raise the ConfigError of `cclf train` for runs that this machine cannot train."""
@@ -89,29 +85,8 @@ class LocalBackend:
     def close(self) -> None: ...
 
 
-class LocalRun:
-    def __init__(self, job: Job, gpu: str | None, free_gpus: list[str]):
-        self.job, self.gpu, self._free_gpus = job, gpu, free_gpus
-        environment = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-        self._child = Child(job, job.first.out, environment)
-
-    @property
-    def process(self) -> "subprocess.Popen[bytes]":
-        return self._child.process
-
-    def poll(self) -> list[RunStatus]:
-        statuses = self._child.statuses()
-        if statuses[0].exit_code is not None and self.gpu is not None:
-            self._free_gpus.append(self.gpu)
-            self.gpu = None
-        return statuses
-
-    def ask_to_stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)  # without effect if it has ended
-
-
 def visible_gpus() -> tuple[str, ...]:
-    """GPUs by the names that CUDA_VISIBLE_DEVICES takes."""
+    """The names of the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return tuple(name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1"))

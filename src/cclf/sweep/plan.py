@@ -1,5 +1,5 @@
-"""The runs of a sweep, the processes that train them, and how each run ended. A run folder itself
-shows how far its run is."""
+"""The runs of a sweep, the processes that train them, the progress of each run, which is read from its
+folder, and how it ended."""
 
 import csv
 import errno
@@ -12,13 +12,12 @@ from typing import NamedTuple, TypeVar
 from cclf import presets
 from cclf.algorithms.registry import find_algorithm
 from cclf.config import Config
-from cclf.errors import ConfigError
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, ConfigError
 from cclf.storage import checkpoint_files
 from cclf.storage.atomic_files import write_json
 from cclf.storage.safe_loading import DATA_ERRORS, open_file
 
-DONE, FAILED, BAD_INPUT, STOPPED = 0, 1, 2, 75  # exit codes of `cclf train`
-PROCESS_BYTES = 600 * 2**20  # of a run without its replay: Python, PyTorch, an environment
+PROCESS_BYTES = 600 * 2**20  # memory without the replay: Python, PyTorch, an environment
 FAILURE_MARK = "failed.json"
 NOT_STARTED = "not started"  # a run that had not begun when the sweep was stopped
 STATES = ("done", "stopped", NOT_STARTED, "failed")
@@ -29,15 +28,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: the options of its `cclf train`, where its folder is, and what it needs."""
+    """One run: its config, the options of its `cclf train`, its folder, and its memory."""
 
     config: Config
     options: tuple[str, ...]
-    """All but --out, which differs between machines."""
+    """All options but --out."""
     out: Path
     memory_bytes: int = PROCESS_BYTES
     variant: str = ""
-    """Of `--vary`, such as "learning_rate=1e-4"."""
+    """The values of `--vary`, such as "learning_rate=1e-4"."""
 
     @property
     def folder(self) -> Path:
@@ -57,7 +56,7 @@ class RunSpec:
 
     @property
     def may_use_gpu(self) -> bool:
-        """A device with a number is not scheduled: the user has chosen it."""
+        """Whether the sweep gives it a GPU. A device with a number is the choice of the user."""
         device = self.config.run.device
         return find_algorithm(self.config.base).uses_gpu and device in ("auto", "cuda")
 
@@ -72,15 +71,15 @@ def make_run_spec(
     replay_bytes: int = 0,
     variant: str = "",
 ) -> RunSpec:
-    """The run of `config`, which its names and the `extra` options determine."""
+    """The run of `config`, which the names in it and the options `extra` determine."""
     options = [config.task, "--method", config.method_name, "--profile", config.profile]
     options += ["--seed", str(config.seed), *extra]
     return RunSpec(config, tuple(options), out, PROCESS_BYTES + replay_bytes, variant)
 
 
 def resolve_precision(specs: Sequence[RunSpec], gpus: bool) -> list[RunSpec]:
-    """The runs with the precision that they use where none was chosen. It is the same for all runs,
-    and it depends on the machines, so the sweep chooses it: run folders are named after it."""
+    """The runs with a precision in place of `auto`. It is part of the names of run folders, so the sweep
+    chooses the same one for all runs and machines."""
     device = specs[0].config.run.device
     on_gpu = device.startswith("cuda") or (device == "auto" and gpus)
     configs = presets.resolve_precision([spec.config for spec in specs], specs[0].out, on_gpu)
@@ -158,14 +157,19 @@ def _check_batches_runs(spec: RunSpec, seeds_per_process: int) -> None:
         )
 
 
-class RunStatus(NamedTuple):
-    """The last row of train.csv, and the exit code of the process if it has ended."""
+class JobEnd(NamedTuple):
+    """How the process of a job ended."""
+
+    exit_code: int
+    message: str
+
+
+class RunProgress(NamedTuple):
+    """The last row of train.csv, and the last training return in it."""
 
     env_steps: int = 0
-    train_return: float | None = None
-    exit_code: int | None = None
-    last_line: str = ""
     updates: int = 0
+    train_return: float | None = None
 
 
 class RunOutcome(NamedTuple):
@@ -175,12 +179,12 @@ class RunOutcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.exit_code not in (DONE, STOPPED)
+        return self.exit_code not in (EXIT_DONE, EXIT_STOPPED)
 
     @property
     def state(self) -> str:
         """One of STATES."""
-        if self.exit_code == STOPPED:
+        if self.exit_code == EXIT_STOPPED:
             return NOT_STARTED if self.last_line == NOT_STARTED else "stopped"
         return "failed" if self.failed else "done"
 
@@ -192,8 +196,8 @@ def summarize(outcomes: Iterable[RunOutcome], runs: int) -> str:
     return ", ".join([f"{counts['done']} of {runs} runs done", *others])
 
 
-def progress(folder: Path) -> RunStatus:
-    """The counters of the last row of train.csv and its last training return, read from its end."""
+def read_progress(folder: Path) -> RunProgress:
+    """The progress of a run, from the end of its train.csv."""
     try:
         with open_file(folder / "train.csv") as file:
             header = file.readline()
@@ -203,20 +207,17 @@ def progress(folder: Path) -> RunStatus:
             tail = file.read().decode(errors="replace").splitlines(keepends=True)
         if end - start > _TAIL_BYTES:
             tail = tail[1:]  # an incomplete line
-        whole = [line for line in tail if line.endswith("\n")]
-        rows = list(csv.DictReader([header.decode(), *whole]))
+        complete = [line for line in tail if line.endswith("\n")]
+        rows = list(csv.DictReader([header.decode(), *complete]))
         returns = [float(row["episode_return"]) for row in rows if row["episode_return"]]
-        return RunStatus(
-            int(rows[-1]["env_steps"]),
-            returns[-1] if returns else None,
-            updates=int(rows[-1].get("updates") or 0),
-        )
+        updates = int(rows[-1].get("updates") or 0)
+        return RunProgress(int(rows[-1]["env_steps"]), updates, returns[-1] if returns else None)
     except (OSError, *DATA_ERRORS):  # it does not exist yet, or `cclf train` reports what is wrong
-        return RunStatus()
+        return RunProgress()
 
 
 def is_finished(spec: RunSpec) -> bool:
-    """Whether the run folder proves it, whatever the exit code of its process was."""
+    """Whether the files of the run folder show it, whatever the exit code of its process was."""
     run, action_repeat = spec.config.run, spec.config.env.action_repeat
     return checkpoint_files.is_complete(
         spec.folder, run.env_steps, action_repeat, run.final_eval_episodes
@@ -234,14 +235,14 @@ def record_failure(outcome: RunOutcome) -> None:
     nothing.
     """
     path = outcome.spec.folder / FAILURE_MARK
-    if outcome.exit_code == DONE:
+    if outcome.exit_code == EXIT_DONE:
         path.unlink(missing_ok=True)
-    elif outcome.failed and outcome.exit_code != BAD_INPUT:
+    elif outcome.failed and outcome.exit_code != EXIT_BAD_INPUT:
         config = outcome.spec.config
         facts = {
             "exit_code": outcome.exit_code,
             "last_line": outcome.last_line,
-            "env_steps": progress(outcome.spec.folder).env_steps,
+            "env_steps": read_progress(outcome.spec.folder).env_steps,
             "task": config.task,
             "method": config.method_name,
             "profile": config.profile,

@@ -18,30 +18,24 @@ from typing import Any
 
 from cclf import __version__
 from cclf.console import say
-from cclf.errors import ConfigError
+from cclf.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_STOPPED, ConfigError, short_error
 from cclf.storage import machine
 from cclf.storage.atomic_files import folder_lock
 from cclf.sweep.child import Child
 from cclf.sweep.plan import (
-    BAD_INPUT,
-    FAILED,
     FULL_DISK,
     NOT_STARTED,
-    STOPPED,
     Job,
+    JobEnd,
     RunSpec,
-    RunStatus,
     full_disk,
-    progress,
 )
 from cclf.training import subprocesses
 
 OBJECT_STORE_BYTES = 80 * 2**20  # only exit codes and messages pass through it
 MAX_RETRIES = 5
 LOCK_SECONDS = 60.0  # a run whose worker died may still be saving
-READ_EVERY_SECONDS = 0.5  # the progress of a run, from the shared folder
 POLL_SECONDS = 0.2
-EXIT_LOST = 1
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 40.0  # before an address is refused
 
@@ -124,7 +118,7 @@ def _connected(address: str | None) -> Any:
         "_node_ip_address": LOOPBACK,
     }
     if address:
-        _refuse_silence(address)
+        _check_answers(address)
     try:
         # Ray's workers look for modules in the folder that it is started in, which may be a run
         # folder from a stranger.
@@ -141,83 +135,68 @@ def _connected(address: str | None) -> Any:
     return ray
 
 
-def _refuse_silence(address: str) -> None:
-    """Ray itself waits for a quarter of an hour where nothing answers: ask first, for less than a
-    minute in all."""
+def _check_answers(address: str) -> None:
+    """Raise ConfigError unless a Ray cluster answers at this address. Ray itself tries for a quarter of
+    an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        return  # `auto`, or a word that Ray refuses at once
+        return  # `auto`, or a word that Ray refuses
+    health_check = ("-m", "ray.scripts.scripts", "health-check", "--address", address)
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        if not address.startswith("ray://"):
+            subprocess.run(
+                subprocesses.python_command(*health_check),
+                env=subprocesses.child_environment(),
+                capture_output=True,
+                timeout=ANSWER_SECONDS,
+                check=True,
+            )
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot reach a Ray cluster at {address}: {error}") from error
-    if address.startswith("ray://"):
-        return
-    words = subprocesses.python_command(
-        "-m", "ray.scripts.scripts", "health-check", "--address", address
-    )
-    try:
-        subprocess.run(
-            words,
-            env=subprocesses.child_environment(),
-            capture_output=True,
-            timeout=ANSWER_SECONDS,
-            check=True,
-        )
     except subprocess.SubprocessError as error:
-        what = "something listens there, but it does not answer as a Ray of this version would; is the port right, and the token?"
-        raise ConfigError(f"cannot reach a Ray cluster at {address}: {what}") from error
+        raise ConfigError(
+            f"cannot reach a Ray cluster at {address}: the server there does not answer as a Ray of "
+            "this version; check the port and the token"
+        ) from error
 
 
 class RayRun:
-    """The task of one job. Its progress is read from the shared run folders."""
+    """The task of one job."""
 
     def __init__(self, ray: Any, job: Job, task: Any):
         self.ray, self.job, self.task = ray, job, task
         self.ended, self._stopping = False, False
-        self._statuses = [RunStatus() for _ in job.specs]
-        self._read_at = 0.0
 
-    def poll(self) -> list[RunStatus]:
-        is_done = bool(self.ray.wait([self.task], timeout=0)[0])
-        if is_done or time.monotonic() - self._read_at > READ_EVERY_SECONDS:
-            self._statuses = [progress(folder) for folder in self.job.folders(self.job.first.out)]
-            self._read_at = time.monotonic()
-        if is_done:
-            self.ended = True
-            exit_code, message = self._result()
-            return [
-                status._replace(exit_code=exit_code, last_line=message) for status in self._statuses
-            ]
-        return self._statuses
+    def poll(self) -> JobEnd | None:
+        if not self.ray.wait([self.task], timeout=0)[0]:
+            return None
+        self.ended = True
+        return self._end()
 
     def ask_to_stop(self) -> None:
         self._stopping = True
         self.ray.cancel(self.task)  # a running task gets an interrupt and lets its run save
 
-    def _result(self) -> tuple[int, str]:
-        """The exit code of the job and its last message."""
+    def _end(self) -> JobEnd:
         try:
-            result: tuple[int, str] = self.ray.get(self.task)
-            return result
+            return JobEnd(*self.ray.get(self.task))
         except self.ray.exceptions.TaskCancelledError:
-            return STOPPED, NOT_STARTED
+            return JobEnd(EXIT_STOPPED, NOT_STARTED)
         except (ConfigError, OSError, self.ray.exceptions.RayError) as error:
-            cause = getattr(error, "cause", None) or error  # Ray wraps what a task raises
+            # Ray wraps what a task raises.
+            cause = error.cause if isinstance(error, self.ray.exceptions.RayTaskError) else error
             if isinstance(cause, ConfigError):
-                return BAD_INPUT, str(cause)
-            if getattr(cause, "errno", None) in FULL_DISK:
-                return FAILED, full_disk(self.job.first.out)
+                return JobEnd(EXIT_BAD_INPUT, str(cause))
+            if isinstance(cause, OSError) and cause.errno in FULL_DISK:
+                return JobEnd(EXIT_FAILED, full_disk(self.job.first.out))
             if self._stopping:
-                return (
-                    STOPPED,
-                    "its node was lost before it had saved; it resumes from the last checkpoint",
-                )
-            return EXIT_LOST, f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}"
+                return JobEnd(EXIT_STOPPED, "its node was lost before it had saved")
+            return JobEnd(EXIT_FAILED, short_error(error)[-300:])
 
 
-def train_job(job: Job, out: Path, version: str) -> tuple[int, str]:
-    """The Ray task: one `cclf train` process on a node. Returns its exit code and last message."""
+def train_job(job: Job, out: Path, version: str) -> JobEnd:
+    """The Ray task: one `cclf train` process on a node."""
     host = socket.gethostname()
     if version != __version__:
         raise ConfigError(
@@ -241,11 +220,11 @@ def train_job(job: Job, out: Path, version: str) -> tuple[int, str]:
         while child.process.poll() is None:
             if stop.wait(POLL_SECONDS) and not is_asked:
                 is_asked = True
-                child.process.send_signal(signal.SIGTERM)
+                child.ask_to_stop()
             elif is_asked:
                 time.sleep(POLL_SECONDS)
-        status = child.statuses()[0]
-        assert status.exit_code is not None, "the process has ended"
-        return status.exit_code, status.last_line
+        end = child.poll()
+        assert end is not None, "the process has ended"
+        return end
     finally:
         signal.signal(signal.SIGINT, previous)

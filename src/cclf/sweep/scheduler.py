@@ -5,23 +5,20 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from cclf.errors import ConfigError
-from cclf.sweep.display import Screen
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, ConfigError
+from cclf.sweep.display import SweepDisplay
 from cclf.sweep.plan import (
-    BAD_INPUT,
-    DONE,
-    FAILED,
     FAILURE_MARK,
     FULL_DISK,
     NOT_STARTED,
-    STOPPED,
     Job,
+    JobEnd,
     RunOutcome,
     RunSpec,
-    RunStatus,
     full_disk,
     group_into_jobs,
     is_finished,
+    read_progress,
     record_failure,
 )
 from cclf.training.signals import SIGNALS, StopSignal
@@ -32,7 +29,7 @@ ENDED_BY_SIGNAL = {code for number in SIGNALS for code in (-number, 128 + number
 
 
 class StartedJob(Protocol):
-    def poll(self) -> list[RunStatus]: ...  # one for each of its runs
+    def poll(self) -> JobEnd | None: ...  # None while it runs
     def ask_to_stop(self) -> None: ...
 
 
@@ -52,36 +49,33 @@ def run_all(
     stopped ones."""
     deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
     outcomes: dict[RunSpec, RunOutcome] = {
-        spec: _recorded(RunOutcome(spec, DONE, "finished before"))
+        spec: _recorded(RunOutcome(spec, EXIT_DONE, "finished before"))
         for spec in specs
         if is_finished(spec)
     }
     unfinished = [spec for spec in specs if spec not in outcomes]
     waiting = group_into_jobs(unfinished, seeds_per_process, games_per_process)
     running: dict[Job, StartedJob] = {}
-    reports: dict[RunSpec, RunStatus] = {}
     stopping = False
-    with Screen(specs) as screen:
+    with SweepDisplay(specs) as display:
         while waiting or running:
             is_late = deadline is not None and time.monotonic() > deadline
             if not stopping and (stop.requested or is_late):
                 stopping = True
                 for spec in (spec for job in waiting for spec in job.specs):
-                    outcomes[spec] = RunOutcome(spec, STOPPED, NOT_STARTED)
+                    outcomes[spec] = RunOutcome(spec, EXIT_STOPPED, NOT_STARTED)
                 waiting = []
-                screen.stopping([spec for job in running for spec in job.specs], outcomes)
+                display.stopping([spec for job in running for spec in job.specs], outcomes)
                 for started in running.values():
                     started.ask_to_stop()
             _start_jobs(waiting, running, outcomes, backend)
             for job, started in list(running.items()):
-                reports |= zip(job.specs, started.poll(), strict=True)
-                if reports[job.first].exit_code is not None:
+                if (end := started.poll()) is not None:
                     del running[job]
-                    for spec in job.specs:
-                        outcomes[spec] = _outcome(spec, reports[spec], stopping)
-            screen.show(outcomes, [spec for job in running for spec in job.specs], reports)
+                    outcomes |= {spec: _outcome(spec, end, stopping) for spec in job.specs}
+            display.show(outcomes, [spec for job in running for spec in job.specs])
             time.sleep(POLL_SECONDS)
-        screen.show(outcomes, set(), reports)
+        display.show(outcomes, ())
     return [outcomes[spec] for spec in specs]
 
 
@@ -104,32 +98,32 @@ def _start_jobs(
             running[job] = started
 
 
-def _outcome(spec: RunSpec, report: RunStatus, stop_requested: bool) -> RunOutcome:
-    """How a run ended; it is done if its folder proves it."""
-    assert report.exit_code is not None, "the process has ended"
+def _outcome(spec: RunSpec, end: JobEnd, stop_requested: bool) -> RunOutcome:
+    """How a run ended. It is done if its folder shows that."""
     if is_finished(spec):
-        outcome = RunOutcome(spec, DONE, str(spec.folder))
-    elif report.exit_code == DONE:
-        steps = f"{report.env_steps:,} of {spec.config.run.env_steps:,} env steps"
-        line = f"its process left with exit code 0 before its end, after {steps}"
-        outcome = RunOutcome(spec, FAILED, f"{line}: {report.last_line}")
-    elif stop_requested and report.exit_code in ENDED_BY_SIGNAL:
-        line = "stopped before it could save; what was saved before is kept"
-        outcome = RunOutcome(spec, STOPPED, line)
+        outcome = RunOutcome(spec, EXIT_DONE, str(spec.folder))
+    elif end.exit_code == EXIT_DONE:
+        env_steps = read_progress(spec.folder).env_steps
+        steps = f"{env_steps:,} of {spec.config.run.env_steps:,} env steps"
+        line = f"its process ended with exit code 0 after {steps}"
+        outcome = RunOutcome(spec, EXIT_FAILED, f"{line}: {end.message}")
+    elif stop_requested and end.exit_code in ENDED_BY_SIGNAL:
+        line = "stopped before it could save; the last checkpoint is kept"
+        outcome = RunOutcome(spec, EXIT_STOPPED, line)
     else:
-        outcome = RunOutcome(spec, report.exit_code, report.last_line)
+        outcome = RunOutcome(spec, end.exit_code, end.message)
     return _recorded(outcome)
 
 
 def _not_started(spec: RunSpec, error: ConfigError | OSError) -> RunOutcome:
-    """Of a run that could not be started, which is not recorded as failed."""
+    """The outcome of a run that could not be started. It is not recorded as failed."""
     if is_finished(spec):  # by another process, meanwhile
-        return _recorded(RunOutcome(spec, DONE, str(spec.folder)))
+        return _recorded(RunOutcome(spec, EXIT_DONE, str(spec.folder)))
     if isinstance(error, ConfigError):
-        return RunOutcome(spec, BAD_INPUT, " ".join(str(error).split()))
+        return RunOutcome(spec, EXIT_BAD_INPUT, " ".join(str(error).split()))
     if error.errno in FULL_DISK:
-        return RunOutcome(spec, FAILED, full_disk(spec.out))
-    return RunOutcome(spec, BAD_INPUT, f"cannot start the run in {spec.folder}: {error}")
+        return RunOutcome(spec, EXIT_FAILED, full_disk(spec.out))
+    return RunOutcome(spec, EXIT_BAD_INPUT, f"cannot start the run in {spec.folder}: {error}")
 
 
 def _recorded(outcome: RunOutcome) -> RunOutcome:
@@ -138,8 +132,6 @@ def _recorded(outcome: RunOutcome) -> RunOutcome:
         record_failure(outcome)
     except OSError as error:
         is_full = error.errno in FULL_DISK
-        if is_full and outcome.last_line.startswith("the disk is full"):
-            return outcome
         path = outcome.spec.folder / FAILURE_MARK
         why = full_disk(outcome.spec.out) if is_full else f"cannot change {path}: {error.strerror}"
         return outcome._replace(last_line=f"{outcome.last_line}; {why}")

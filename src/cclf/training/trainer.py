@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from cclf import presets
+from cclf.algorithms.base import ReplaySize
 from cclf.algorithms.registry import algorithm_of, make_agent
 from cclf.config import Config
 from cclf.console import say, warn
@@ -228,11 +229,11 @@ def _finish_run(
     return RunResult(run.folder, "stopped", message)
 
 
-def replay_size(config: Config) -> tuple[int, int]:
+def replay_size(config: Config) -> ReplaySize:
     """Transitions and bytes that the replay of a run can hold at most. It makes an environment to ask
     for its spec."""
     algorithm = algorithm_of(config)
     if not algorithm.uses_replay:
-        return 0, 0
+        return ReplaySize(0, 0)
     with closing(make_env(config, 0)) as env:
         return algorithm.replay_size(config, env.spec)

@@ -1,0 +1,127 @@
+"""`cclf runs`: the runs in a folder. Commands that need one run choose it here."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import tyro
+
+from cclf.commands.options import Json, parse
+from cclf.errors import EXIT_DONE, ConfigError
+
+
+@dataclass(frozen=True)
+class RunsOptions:
+    """List the runs in a folder with their task, method, seed, different settings and last return.
+    The run that trained last is at the end."""
+
+    folder: tyro.conf.Positional[Path] = Path("runs")
+    """A folder with runs, at any depth."""
+    json: Json = False
+
+
+class RunInfo(NamedTuple):
+    run: str  # its folder
+    task: str = "?"
+    method: str = "?"
+    profile: str = "?"
+    seed: int | None = None
+    settings: str = ""  # that differ between the runs of one method
+    env_steps: int | None = None  # of the last evaluation
+    return_mean: float | None = None
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(RunsOptions, "cclf runs", arguments)
+    runs = find_runs(options.folder)
+    if not runs:
+        raise ConfigError(f"{options.folder} contains no runs")
+    infos = describe_runs(runs)
+    if options.json:
+        print(json.dumps([info._asdict() for info in infos], indent=2))
+    else:
+        print_runs(infos)
+    return EXIT_DONE
+
+
+def select_run(folder: Path, last: bool, is_json: bool = False) -> Path:
+    """A run folder: `folder` itself, or the only or last one under it. If there are several, they are
+    printed and ConfigError is raised."""
+    if (folder / "config.json").exists():
+        return folder
+    runs = find_runs(folder)
+    if len(runs) > 1 and not last:
+        if not is_json:
+            print_runs(describe_runs(runs))
+        raise ConfigError(
+            f"{folder} contains {len(runs)} runs: name one of them, or add --last for the one that "
+            "trained last"
+        )
+    return runs[-1] if runs else folder
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The run folders under `folder`; the one that was trained last is the last one."""
+    from cclf.storage.atomic_files import find_files
+
+    runs = [path.parent for path in find_files(folder, "config.json")]
+    # A run folder may contain an exported agent, which has a config too.
+    runs = [run for run in runs if not any(other in run.parents for other in runs)]
+    return sorted(runs, key=lambda run: (_trained_at(run), run))
+
+
+def _trained_at(run: Path) -> int:
+    files = [path for path in (run / "train.csv", run / "config.json") if path.exists()]
+    return max((path.stat().st_mtime_ns for path in files), default=0)
+
+
+def describe_runs(runs: Sequence[Path]) -> list[RunInfo]:
+    """What identifies each run. A run whose config cannot be read has its folder only."""
+    from cclf.analysis.load import read_run_config
+    from cclf.analysis.variants import run_key, run_keys
+    from cclf.storage.safe_loading import DATA_ERRORS
+
+    configs = {}
+    for run in runs:
+        try:
+            configs[run] = read_run_config(run)
+            run_key(configs[run])
+        except (OSError, *DATA_ERRORS):
+            configs.pop(run, None)
+    keys = run_keys(configs, configs)
+    infos = []
+    for run in runs:
+        info = RunInfo(str(run))
+        if run in keys:
+            task, method, profile, seed = keys[run]
+            name, _, settings = method.partition(", ")
+            info = RunInfo(str(run), task, name, profile, seed, settings, *_last_evaluation(run))
+        infos.append(info)
+    return infos
+
+
+def _last_evaluation(run: Path) -> tuple[int | None, float | None]:
+    """The env steps and the mean return of the last evaluation; None where there is none."""
+    from cclf.storage.safe_loading import DATA_ERRORS, read_text
+
+    try:
+        *_, row = csv.DictReader(read_text(run / "eval.csv").splitlines())
+        return int(row["env_steps"]), float(row["return_mean"])
+    except (OSError, *DATA_ERRORS):
+        return None, None
+
+
+def print_runs(infos: Sequence[RunInfo]) -> None:
+    """Two lines for each run: what it is, and its folder, which can be copied."""
+    several_profiles = len({info.profile for info in infos}) > 1
+    for info in infos:
+        parts = [info.task, info.method, info.profile if several_profiles else "", info.settings]
+        parts.append("" if info.seed is None else f"seed {info.seed}")
+        if info.return_mean is None:
+            parts.append("not evaluated yet")
+        else:
+            parts.append(f"return {info.return_mean:.4g} at {info.env_steps:,} env steps")
+        print("  ".join(filter(None, parts)) + f"\n    {info.run}")
