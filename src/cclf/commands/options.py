@@ -108,19 +108,23 @@ def _reject_empty_paths(kind: "type[DataclassInstance]", arguments: list[str]) -
 
 @cache
 def field_help(kind: type) -> dict[str, str]:
-    """The string below each field of a dataclass as one paragraph, by the name of the field."""
-    try:
-        source = inspect.getsource(kind)
-    except OSError:  # the class was not read from a file
-        return {}
-    [definition] = ast.parse(textwrap.dedent(source)).body
-    assert isinstance(definition, ast.ClassDef), "this is the source of a class"
-    return {
-        field.target.id: " ".join(str(below.value.value).split())
-        for field, below in itertools.pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-    }
+    """The string below each field of a dataclass and of the dataclasses it inherits from, as one
+    paragraph, by the name of the field."""
+    texts: dict[str, str] = {}
+    for base in reversed([each for each in kind.__mro__ if dataclasses.is_dataclass(each)]):
+        try:
+            source = inspect.getsource(base)
+        except OSError:  # the class was not read from a file
+            continue
+        [definition] = ast.parse(textwrap.dedent(source)).body
+        assert isinstance(definition, ast.ClassDef), "this is the source of a class"
+        texts |= {
+            field.target.id: " ".join(str(below.value.value).split())
+            for field, below in itertools.pairwise(definition.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        }
+    return texts
 
 
 def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
