@@ -20,6 +20,21 @@ settings.register_profile("cclf", deadline=None)
 settings.load_profile("cclf")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Iterator[object]:
+    """Of a test marked `quick("a", "b")` only these parameters run by default and stand for the
+    others, which become slow."""
+    made = yield
+    items = [item for item in made if hasattr(item, "callspec")] if isinstance(made, list) else []
+    for item in items:
+        if mark := item.get_closest_marker("quick"):
+            if unknown := set(mark.args) - {other.callspec.id for other in items}:
+                raise pytest.UsageError(f"{item.originalname} has no parameters {unknown}")
+            if item.callspec.id not in mark.args:
+                item.add_marker(pytest.mark.slow(item.originalname))
+    return made
+
+
 @pytest.fixture(autouse=True, scope="module")
 def signal_handlers() -> Iterator[None]:
     """Training takes the signals; the tests give them back."""

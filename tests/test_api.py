@@ -213,6 +213,7 @@ def test_callbacks_get_the_same_with_evaluation_workers(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.quick("45")
 @pytest.mark.parametrize("when", [7, 30, 45])
 def test_run_stopped_by_a_callback_resumes_to_the_same_bytes(
     tmp_path: Path, undisturbed: cclf.Run, when: int
@@ -314,6 +315,7 @@ def frames_of(config: Config, count: int, seed: int = 0) -> np.ndarray:
     ).astype(np.uint8)
 
 
+@pytest.mark.quick("sac", "rainbow")
 def test_own_loop_with_act_plays_the_episodes_of_evaluate(run: cclf.Run) -> None:
     agent = cclf.load(run.folder, device="cpu", seed=3)
     total, over, seed = 0.0, False, derive(5, "evaluate", 0)
@@ -384,6 +386,7 @@ def test_act_returns_the_type_of_the_task(run: cclf.Run) -> None:
         assert (batch.shape, batch.dtype) == ((2,), np.int64)
 
 
+@pytest.mark.quick("sac", "rainbow")
 def test_evaluate_returns_the_returns_of_the_command(
     run: cclf.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -388,6 +388,7 @@ def test_a_larger_budget_goes_on(copied):
     assert json.loads((folder / "config.json").read_text())["run"]["env_steps"] == 90
 
 
+@pytest.mark.quick("minigrid/Empty-16x16-re3+cclf")
 @pytest.mark.parametrize(
     ("task", "method"), [("minigrid/Empty-16x16", "re3+cclf"), ("gym/Pendulum-v1", "drq")]
 )
@@ -491,6 +492,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
+@pytest.mark.quick("ascii")
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_bad_options_are_named_in_any_terminal(encoding):
     command = [sys.executable, "-m", "cclf.cli", "train", "toy/reach", "--bacth-size", "3"]

@@ -63,6 +63,7 @@ def test_message_and_warning_are_lines_on_standard_error(capsys):
     assert capsys.readouterr().err == "one\ncclf: warning: two\nthree\n"
 
 
+@pytest.mark.quick("FullDisk")
 @pytest.mark.parametrize("stream", BROKEN)
 def test_training_with_broken_standard_error_is_complete(tmp_path, monkeypatch, stream):
     config = tiny_config("toy/reach-1d", "drq")
@@ -73,6 +74,7 @@ def test_training_with_broken_standard_error_is_complete(tmp_path, monkeypatch, 
     assert (folder / "checkpoint").is_dir()
 
 
+@pytest.mark.quick("FullDisk-2")
 @pytest.mark.parametrize(("stream", "exit_code"), [(without_reader, 0), (FullDisk, 2), (absent, 2)])
 def test_training_with_broken_standard_output_concludes_all_runs(
     tmp_path, monkeypatch, capsys, stream, exit_code

@@ -43,6 +43,7 @@ def test_extras_are_those_of_pyproject():
         assert all(module.replace("_", "-") in line for module in modules), extra
 
 
+@pytest.mark.quick("config0-imageio-video")
 @pytest.mark.parametrize(
     ("config", "module", "extra"),
     [(SAC, "imageio", "video"), (SAC, "imageio_ffmpeg", "video"), (GRIDS, "minigrid", "minigrid")],
@@ -84,6 +85,7 @@ def raising(error):
 BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'")
 
 
+@pytest.mark.quick("config0-cclf.training.loop-write_video", "config1-Reach-render")
 @pytest.mark.parametrize(
     ("config", "owner", "name"),
     [

@@ -196,6 +196,7 @@ def test_sac_looks_are_what_training_would_compute(runs, shown, end):
         assert look["age"] == learner.replay.head - row["slot"]
 
 
+@pytest.mark.slow("?")
 def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     page, facts = shown["sac"]
     learner, env_steps = restored(SAC, runs["sac"])
@@ -447,6 +448,7 @@ def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(tmp_path):
         inspect_run(trained(young, tmp_path), 8, CPU)
 
 
+@pytest.mark.quick("prioritisation")
 @pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward"])
 def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
     config = tiny(method)
@@ -460,6 +462,7 @@ def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
     assert len(look.now.views) == config.method.views
 
 
+@pytest.mark.quick("select+")
 @pytest.mark.parametrize(
     "method", ["selection", "prioritisation", "regularisation", "reward", "select+"]
 )
@@ -606,6 +609,7 @@ def test_grids_are_drawn_as_the_agent_sees_them():
 HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=2</script>'
 
 
+@pytest.mark.slow("?")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 390])
 @pytest.mark.parametrize("name", ["sac", "a2c", "rainbow"])
@@ -641,6 +645,7 @@ def brightness(colour):
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3]))
 
 
+@pytest.mark.slow("?")
 def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
     page, facts = shown["sac"]
     tab.open(page, 1100)
@@ -673,6 +678,7 @@ def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
     )
 
 
+@pytest.mark.slow("?")
 def test_hostile_names_stay_text(tab, runs, tmp_path):
     folder = tmp_path / f"<b>{HOSTILE.replace('/', '∕')}"
     folder.mkdir()

@@ -202,6 +202,7 @@ WITH_ALL_PIECES = [pair for pair in PAIRS if pair[1] in ("cclf", "drq-v2+cclf")]
 IN_SLOW_LANE = ("rainbow", "sac, state")  # the longest runs, and those much like others
 
 
+@pytest.mark.quick("sac-cclf", "a2c-cclf")
 @pytest.mark.parametrize(
     ("base", "method"), [pair for pair in WITH_ALL_PIECES if pair[0] not in IN_SLOW_LANE]
 )

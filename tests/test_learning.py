@@ -128,6 +128,7 @@ def test_shuffled_rewards_are_the_tasks_own_at_other_moments():
 QUICK = ("cclf", "sac-pixel")
 
 
+@pytest.mark.quick("cclf")
 @pytest.mark.parametrize(
     "method",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SAC_METHODS],

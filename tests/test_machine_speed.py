@@ -92,6 +92,7 @@ def results(tmp_path_factory):
     return result_of
 
 
+@pytest.mark.quick("sac-slow saving", "sac, evaluated in workers-slow evaluation")
 @pytest.mark.parametrize("speed", SPEEDS)
 @pytest.mark.parametrize(
     "name",
@@ -105,6 +106,7 @@ def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, resu
     assert differing(weights, expected_weights) == []
 
 
+@pytest.mark.quick("slow evaluation-True")
 @pytest.mark.parametrize(
     ("speed", "trained_on"), [("slow evaluation", True), ("immediate evaluation", False)]
 )

@@ -111,6 +111,7 @@ LIKE_ANOTHER = ("before the first checkpoint", "a temperature", "a reward", "a r
 
 
 # the toy, moved by an action that is no number
+@pytest.mark.quick("in the last step", "a priority")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 @pytest.mark.parametrize(
     "moment",
@@ -154,6 +155,7 @@ def endless(original):
 
 
 # the spread of returns that are no numbers
+@pytest.mark.quick("cclf.training.loop-wait_for_evaluation-eval.csv")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
 @pytest.mark.parametrize(
     ("owner", "name", "table"),

@@ -72,6 +72,9 @@ NAMES = (
 )
 
 
+@pytest.mark.quick(
+    "results", "plot", "report", "report tables", "inspect", "export", "play", "sweep", "demo"
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_output_below_a_file_is_one_line_before_the_work(
     name, finished, results, tmp_path, monkeypatch, capsys
@@ -98,6 +101,7 @@ def test_a_folder_in_the_place_of_an_output_is_one_line(
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.quick("demo-report.html", "demo-curiosity.html")
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -191,6 +195,17 @@ def quick_studies(monkeypatch, results):
     monkeypatch.setattr(report, "build_report", lambda _, *methods: build(results, *methods))
 
 
+@pytest.mark.quick(
+    "report",
+    "report markdown",
+    "report pdf",
+    "report csv",
+    "plot svg",
+    "results",
+    "results again",
+    "export pt",
+    "play",
+)
 @pytest.mark.usefixtures("quick_studies")
 @pytest.mark.parametrize(
     "name",

@@ -129,6 +129,7 @@ PHASES = {
 }
 
 
+@pytest.mark.quick("an update", "a checkpoint")
 @pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, uninterrupted, monkeypatch, phase
@@ -285,6 +286,7 @@ FULL = {
 }
 
 
+@pytest.mark.quick("the index of a checkpoint", "a table")
 @pytest.mark.parametrize("moment", FULL)
 def test_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     tmp_path, uninterrupted, monkeypatch, moment
@@ -304,6 +306,7 @@ def test_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     assert_same_end(folder, uninterrupted)
 
 
+@pytest.mark.slow("test_full_disk_ends_the_run_with_the_last_checkpoint_intact")
 def test_file_that_may_not_grow_ends_the_run_in_one_line(tmp_path, uninterrupted):
     """Another error of the disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -350,6 +353,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("tensorboard", [False, True])
 def test_run_on_a_disk_that_is_really_full(small_disk, uninterrupted, tensorboard):
     config = tiny_config(tensorboard=tensorboard)

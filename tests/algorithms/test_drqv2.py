@@ -88,6 +88,7 @@ def largest_error(ours: list[float], theirs: list[float]) -> float:
     return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.quick("float64-1e-11")
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-11), ("float32", 1e-5)])
 def test_updates_are_those_of_the_authors(precision, tolerance):
     dtype, recorded = golden.DTYPES[precision], golden.GOLDEN[precision]
@@ -192,6 +193,7 @@ def drawn(agent: DrQv2, seed: int) -> UpdateNoise:
     return noise._replace(target=noise.target.double(), actor=noise.actor.double())
 
 
+@pytest.mark.quick("drq-v2", "drq-v2+curl", "drq-v2+cclf", "drq-v2+cclf-shuffled")
 @pytest.mark.parametrize("method", METHODS)
 def test_the_update_is_the_plain_one_for_every_method(method):
     real, plain = small_agent(method), small_agent(method)
@@ -257,6 +259,7 @@ def test_updates_come_every_second_agent_step_after_the_warm_up():
     learner.close()
 
 
+@pytest.mark.slow("test_learning.py::test_a_method_trains_on_deepmind_control")
 @pytest.mark.parametrize("method", ["drq-v2", "drq-v2+cclf"])
 def test_it_trains_on_deepmind_control(method):
     """Forty agent steps, ten updates: what should move has moved, and every number is finite."""

@@ -37,6 +37,7 @@ def with_encoder(base: str = "sac", encoder: str = "", **more) -> Config:
     return replace(config, algorithm=settings)
 
 
+@pytest.mark.quick("sac")
 @both
 def test_the_published_convolutions_in_a_users_words_learn_the_same(base):
     """So it sees the same pixels in the same crops, and is shared, learned and followed alike."""
@@ -60,6 +61,7 @@ def test_the_published_convolutions_in_a_users_words_learn_the_same(base):
         learner.close()
 
 
+@pytest.mark.quick("sac")
 @both
 def test_a_run_goes_on_exactly_and_an_encoder_keeps_its_start(base, tmp_path):
     """Also one with frozen, lazy and shared parts."""
@@ -118,6 +120,11 @@ def test_hints_name_what_must_be_trusted():
     assert [line.split()[-1] for line in hints(config, Path("run"))] == ["--trust-imports"] * 3
 
 
+@pytest.mark.quick(
+    "evaluate {run} --episodes 1",
+    "play {run} --out {out}/video.mp4",
+    "train --from {run} --dry-run",
+)
 @pytest.mark.parametrize(
     "command",
     [

@@ -86,6 +86,7 @@ def undisturbed(tmp_path_factory):
 BETWEEN = {2: (12, 0, 0), 4: (24, 12, 12), 6: (36, 24, 24)}
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("save", BETWEEN)
 def test_resume_after_a_kill_between_two_checkpoints_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, save
@@ -166,6 +167,7 @@ LIKE_ANOTHER = (
 )
 
 
+@pytest.mark.quick("an update", "a checkpoint")
 @pytest.mark.parametrize(
     "phase",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in PHASES],
@@ -286,6 +288,7 @@ def test_a_failed_run_leaves_the_batch_and_can_resume_later(tmp_path, undisturbe
     assert_same_end(tmp_path, undisturbed)
 
 
+@pytest.mark.slow("test_a_failed_run_leaves_the_batch_and_can_resume_later")
 def test_a_run_that_fails_after_its_last_row_leaves_the_batch(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         # at step 32: after the row of step 30, before the checkpoint of step 36
@@ -367,6 +370,7 @@ FULL = {
 }
 
 
+@pytest.mark.quick("a checkpoint of the second run")
 @pytest.mark.parametrize("moment", FULL)
 def test_a_full_disk_ends_the_runs_with_their_last_checkpoints_intact(
     tmp_path, undisturbed, monkeypatch, moment

@@ -637,6 +637,7 @@ def test_the_key_is_the_moved_target_encoders_feature_of_the_chosen_view(
         torch.testing.assert_close(logits[-1][0][1], sac.target_critic.encoder(crops))
 
 
+@pytest.mark.quick("sac-pixel", "curl", "drq", "curl++", "select", "cclf", "cclf-shuffled")
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
     plain, lean = (to_double(make_sac(method)) for _ in range(2))
@@ -655,6 +656,7 @@ def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
     assert plain.updates == lean.updates == 8
 
 
+@pytest.mark.quick("curl-fp32")
 @pytest.mark.parametrize(
     ("method", "precision"),
     [
@@ -685,6 +687,7 @@ def test_the_compiled_update_is_the_same(
     assert "going on without compiling" not in capsys.readouterr().err
 
 
+@pytest.mark.quick("sac-pixel", "drq-5", "cclf")
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_every_method_updates_with_finite_metrics_of_known_names(method: str) -> None:
     sac = make_sac(method)

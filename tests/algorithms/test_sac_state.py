@@ -46,6 +46,7 @@ def make_state_batch(number=0):
 STATE_METHODS = [name for name in METHODS if name != "select"]
 
 
+@pytest.mark.quick("sac-pixel", "curl", "drq", "cclf")
 @pytest.mark.parametrize("method", STATE_METHODS)
 def test_the_update_that_trains_is_the_plain_one(method):
     plain, lean = (doubled(make_sac(method)) for _ in range(2))

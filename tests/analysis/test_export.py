@@ -54,6 +54,7 @@ def read(path):
     return policy, json.loads(metadata[export.METADATA_FILE])
 
 
+@pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", ["sac", "drqv2"])
 def test_pt2_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_path, base):
     done = export.export(folders[base], tmp_path / "policy.pt2")
@@ -115,6 +116,7 @@ def test_pt2_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
     assert metadata["output"] == {"name": "q_values", "dtype": "float32", "shape": ["batch", 3]}
 
 
+@pytest.mark.quick("rainbow")
 @pytest.mark.skipif(
     any(util.find_spec(name) is None for name in export.ONNX_PACKAGES),
     reason="pip install 'cclf[export]'",
@@ -147,6 +149,7 @@ class FixedBatch(sac.GreedyPolicy):
         return super().forward(frames)[:1].expand(frames.shape[0], -1)
 
 
+@pytest.mark.quick("WrongByALittle")
 @pytest.mark.parametrize("wrong", [WrongByALittle, NotANumber, FixedBatch])
 def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, monkeypatch, wrong):
     monkeypatch.setattr(sac, "GreedyPolicy", wrong)
@@ -430,6 +433,7 @@ def run_page(folder, names, tmp_path, monkeypatch):
     return found
 
 
+@pytest.mark.quick("pt2-drqv2")
 @pytest.mark.parametrize("base", ["sac", "drqv2"])
 @pytest.mark.parametrize("file", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(

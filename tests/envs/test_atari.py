@@ -191,6 +191,7 @@ class SlowGame:
         return frame, paid, reward, self.ale.game_over() or lost
 
 
+@pytest.mark.quick("Breakout-breakout-400-True-6")
 @pytest.mark.parametrize(
     ("name", "rom", "steps", "in_training", "fewest_ends"),
     [
@@ -334,6 +335,7 @@ def test_a_seeded_reset_begins_a_new_game_also_after_a_lost_life():
     assert (env._ale.lives(), raw_frames(env)) == (5, np.random.default_rng(3).integers(30))
 
 
+@pytest.mark.quick("1", "4")
 @pytest.mark.parametrize("extra", [1, 2, 3, 4])
 def test_the_cap_is_a_terminal_and_missing_frames_are_black(extra):
     """The cap counts raw frames, those of waiting too. A game that ends within a step leaves the
@@ -418,6 +420,7 @@ def test_seeds_decide_the_games():
     assert start(1) == start(9, reset_seed=1)
 
 
+@pytest.mark.quick("Assault")
 @pytest.mark.parametrize("name", ["Assault", "KungFuMaster", "Qbert"])
 def test_a_seeded_game_does_not_remember_the_one_before(name):
     """Two of these keep bytes of memory over a reset of the emulator."""
@@ -433,6 +436,7 @@ def through_a_checkpoint(state, folder):
     return Checkpoints(folder).load()
 
 
+@pytest.mark.quick("Qbert")
 @pytest.mark.parametrize("name", ATARI_GAMES)
 def test_every_game_starts_and_a_saved_one_goes_on_exactly_in_a_fresh_emulator(name, tmp_path):
     env = training(name, seed=1)
@@ -459,6 +463,7 @@ for folder in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow("test_every_game_starts_and_a_saved_one_goes_on_exactly_in_a_fresh_emulator")
 def test_a_saved_game_goes_on_exactly_in_another_process(tmp_path):
     """In mid-game, over lost lives and into the next game, whose waiting comes from the saved
     generator."""

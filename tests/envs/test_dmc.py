@@ -81,6 +81,7 @@ def test_the_tasks_tested_are_the_papers_six():
     }
 
 
+@pytest.mark.quick("cartpole-swingup")
 @pytest.mark.parametrize("name", ALL)
 def test_frames_and_rewards_are_dm_controls(make, name):
     env, theirs = make(name, action_repeat=4, seed=5), oracle(name, seed=5)
@@ -101,6 +102,7 @@ def test_frames_and_rewards_are_dm_controls(make, name):
         assert not step.truncated
 
 
+@pytest.mark.quick("cartpole")
 @pytest.mark.parametrize("domain", dmc.DOMAINS_WITHOUT_FLOOR_SHADOW)
 def test_a_floor_that_casts_no_shadow_changes_no_picture(make, monkeypatch, domain):
     env = make(f"{domain}-{A_TASK[domain]}")
@@ -116,6 +118,7 @@ def test_a_floor_that_casts_no_shadow_changes_no_picture(make, monkeypatch, doma
             assert floor.category != dmc.DECORATION
 
 
+@pytest.mark.quick("walker-walk")
 @pytest.mark.parametrize("task", ["walker-walk", "pendulum-swingup", "reacher-easy"])
 def test_a_floor_whose_shadow_is_seen_casts_it(make, task):
     env = make(task)
@@ -185,6 +188,7 @@ def test_one_render_per_agent_step(make, monkeypatch):
     assert len(renders) == 6
 
 
+@pytest.mark.quick("cheetah-run-3-334")
 @pytest.mark.parametrize(
     ("name", "repeat", "steps"),
     [("cartpole-swingup", 8, 125), ("cheetah-run", 3, 334), ("reacher-easy", 1, 1000)],
@@ -257,6 +261,7 @@ def test_a_seed_of_63_bits_makes_an_environment(blind):
     assert not np.array_equal(one._env.physics.data.qpos, two._env.physics.data.qpos)
 
 
+@pytest.mark.quick("reacher-easy-True")
 @pytest.mark.parametrize(
     ("name", "used"), [*((name, False) for name in QUICK), ("reacher-easy", True), *SLOW_RESTORES]
 )
@@ -306,6 +311,7 @@ def test_an_unknown_task_names_the_nearest():
         DeepMindControl("cartpole-swingpu", 100, 8, 1)
 
 
+@pytest.mark.slow("training/test_workers.py::test_no_worker_outlives_a_killed_parent")
 def test_leaving_without_close_is_silent():
     """The renderer must go before the display does, whatever was imported first."""
     script = (

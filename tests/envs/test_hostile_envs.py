@@ -338,6 +338,7 @@ RUNS = {
 }
 
 
+@pytest.mark.quick("it raises", "it exits", "before a checkpoint", "it changes PyTorch's dtype")
 @pytest.mark.parametrize("row", RUNS)
 def test_a_run_says_what_failed_and_how_to_go_on(row, tmp_path):
     name, said, way_on = RUNS[row]
@@ -366,6 +367,7 @@ def test_a_run_goes_on_from_its_checkpoint_once_its_environment_is_repaired(tmp_
     assert cut == whole
 
 
+@pytest.mark.quick("ChangesDirectory")
 @pytest.mark.parametrize("name", ["ChangesDirectory", "ChangesDirectoryInMake"])
 def test_an_environment_that_changes_the_working_directory_moves_no_run(
     tmp_path, monkeypatch, name

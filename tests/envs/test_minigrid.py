@@ -157,6 +157,7 @@ def what_happened(before, after, terminated, truncated):
 DOOR_KEY_EVENTS = ("picked up", "dropped", "unlocked", "closed", "reopened", "goal")
 
 
+@pytest.mark.quick("DoorKey-6x6")
 @pytest.mark.parametrize("name", TASKS)
 def test_random_actions_with_short_episodes_equal_the_package(name):
     events = compare_with_package(name, random_action, num_steps=1500, max_episode_steps=11)
@@ -164,6 +165,7 @@ def test_random_actions_with_short_episodes_equal_the_package(name):
     assert events["timeout"] > 400
 
 
+@pytest.mark.quick("DoorKey-5x5-700")
 @pytest.mark.parametrize(
     ("name", "num_steps"), [("DoorKey-6x6", 2500), ("DoorKey-8x8", 2500), ("DoorKey-5x5", 700)]
 )
@@ -173,11 +175,13 @@ def test_purposeful_actions_in_door_key_equal_the_package(name, num_steps):
     assert events["goal"] > 100
 
 
+@pytest.mark.quick("Empty-5x5")
 @pytest.mark.parametrize("name", ["Empty-16x16", "Empty-5x5"])
 def test_purposeful_actions_in_empty_equal_the_package(name):
     assert compare_with_package(name, purposeful_action, num_steps=600)["goal"] > 40
 
 
+@pytest.mark.quick("DoorKey-6x6")
 @pytest.mark.parametrize("name", TASKS)
 def test_full_length_random_episodes_equal_the_package(name):
     limit = make(name, 1, 0).max_episode_steps
@@ -194,6 +198,7 @@ def test_many_steps_equal_the_package(name, policy):
         assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
 
 
+@pytest.mark.quick("DoorKey-6x6", "Empty-8x8")
 @pytest.mark.parametrize(
     "name", ["DoorKey-5x5", "DoorKey-6x6", "DoorKey-8x8", "DoorKey-16x16", "Empty-8x8"]
 )
@@ -423,6 +428,7 @@ def test_render_is_the_package_picture(name):
 # ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("FourRooms")
 @pytest.mark.parametrize("name", ["FourRooms", "Dynamic-Obstacles-Random-5x5"])
 def test_other_ids_are_stepped_by_the_package(name):
     worlds = make(name, 3, seed=2)

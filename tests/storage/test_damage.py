@@ -123,6 +123,7 @@ def mutate_many(two, count, capsys):
     assert min(outcomes.values()) > count / 16, outcomes
 
 
+@pytest.mark.quick("sac")
 def test_mutated_files_are_found_out(two, capsys):
     mutate_many(two, 256, capsys)
 
@@ -179,6 +180,7 @@ def test_an_index_cannot_lead_out_of_the_folder(two, tmp_path):
     assert checkpoint.load(folder)["agent_steps"] == 30
 
 
+@pytest.mark.quick("sac")
 def test_a_run_goes_on_from_the_one_before_to_the_same_end(base, two, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(two[0], folder)

@@ -33,6 +33,7 @@ def frames_on_disk(folder):
     return [*(folder / "checkpoint").glob("frames/*")]
 
 
+@pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", CONFIGS)
 def test_it_learns_the_same_and_leaves_no_frames(tmp_path, base):
     config = CONFIGS[base]
@@ -68,6 +69,7 @@ def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path
     assert not frames_on_disk(folder)
 
 
+@pytest.mark.quick("seeds0-1")
 @pytest.mark.parametrize(("seeds", "not_kept"), [((1,), 1), ((1, 2), 0)])
 def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, seeds, not_kept):
     """It is under way beside others, and the checkpoint of its beginning has no frames."""
@@ -101,6 +103,7 @@ def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, s
     )
 
 
+@pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", CONFIGS)
 def test_what_needs_the_replay_is_refused(tmp_path, base):
     config = CONFIGS[base]

@@ -226,6 +226,7 @@ NO_FOLDER = {
 }
 
 
+@pytest.mark.quick("a dead link")
 @pytest.mark.parametrize("kind", NO_FOLDER)
 def test_checkpoint_that_is_no_folder_is_refused_and_nothing_changes(run, kind):
     os.rename(run / "checkpoint", run.parent / "away")
@@ -256,6 +257,7 @@ def test_run_without_a_checkpoint_begins_again(run):
     assert table_damage(run, "train", "eval", "final") == ""
 
 
+@pytest.mark.quick("backup")
 @pytest.mark.parametrize("name", ["frames-00000002-000000000032.safetensors", "backup"])
 def test_dead_link_among_the_frames_costs_no_row(run, trained, name):
     """The newest checkpoint is damaged with the first, and with the second it is not."""
@@ -297,6 +299,7 @@ def test_tensorboard_that_cannot_begin_does_not_stop_a_run(run):
 # ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("text0")
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"commit": "a", "commit": "b"}', "[1]"])
 def test_manifest_that_says_nothing_does_not_stop_a_run(run, text):
     (run / "manifest.json").write_text(text)

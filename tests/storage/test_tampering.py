@@ -415,6 +415,7 @@ def plant_all(runs, tmp_path, kind, places, action):
             raise AssertionError(f"{kind} as {place}") from error
 
 
+@pytest.mark.quick("evaluate-pipe", "results-pipe", "results-no text")
 @pytest.mark.timeout(120)  # what would be waited for without end
 @pytest.mark.parametrize("kind", PLANTED)
 @pytest.mark.parametrize("action", [evaluate, results], ids=["evaluate", "results"])

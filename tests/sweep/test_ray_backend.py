@@ -240,6 +240,7 @@ def test_a_node_refuses_a_folder_in_which_another_process_trains(
     assert (call.folder / child.LOG).read_text() == "of the run that trains"
 
 
+@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
 def test_an_interrupted_task_lets_its_run_save(tmp_path: Path) -> None:
     """`ray.cancel` interrupts the main thread of the worker, as this does."""
     [call] = calls(tmp_path, ENDLESS, seeds=(1,))

@@ -181,6 +181,7 @@ def plain(tmp_path_factory):
     return run(tiny_config(), folder)[0].state_dict(), folder
 
 
+@pytest.mark.quick("schedule", "video")
 @pytest.mark.parametrize("change", CHANGES)
 def test_evaluation_and_logging_options_do_not_change_training(plain, tmp_path, change):
     learner, _ = run(tiny_config(**CHANGES[change]), tmp_path)

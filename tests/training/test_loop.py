@@ -28,6 +28,7 @@ from tiny_runs import (
 )
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("repeat", [1, 2, 3])
 def test_step_counters_agree_in_every_row(tmp_path, repeat):
     config = tiny_config(
@@ -177,6 +178,7 @@ def uninterrupted(tmp_path_factory):
     return run(tiny_config(), folder)[0].state_dict(), tables(folder)
 
 
+@pytest.mark.quick("21", "5+6+25+31+58")
 @pytest.mark.parametrize(
     "stops",
     [[1], [13], [20], [21], [30], [44], [59], [5, 6, 25, 31, 58]],
@@ -190,6 +192,7 @@ def test_resume_after_a_stop_at_any_step_is_bitwise_equal(uninterrupted, tmp_pat
     assert tables(tmp_path) == uninterrupted[1]
 
 
+@pytest.mark.quick("cclf-shuffled")
 @pytest.mark.parametrize("method", ["drq", "curl", "select", "cclf-shuffled"])
 def test_other_methods_resume_exactly(tmp_path, method):
     config = tiny_config(method=method, env_steps=45)
@@ -207,6 +210,7 @@ def test_wrapped_replay_resumes_exactly(tmp_path):
     assert differing(whole.state_dict(), parts.state_dict()) == []
 
 
+@pytest.mark.slow("envs/test_dmc.py::test_save_and_restore_mid_episode_gives_the_same_future")
 def test_deepmind_control_resumes_exactly(tmp_path):
     pytest.importorskip("dm_control")
     env = {"frame_pixels": 32, "crop_pixels": 28}
@@ -220,6 +224,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
+@pytest.mark.quick("re3+cclf")
 @pytest.mark.parametrize("method", ["a2c", "re3+cclf", "cclf-shuffled"])
 def test_minigrid_resumes_exactly(tmp_path, method):
     pytest.importorskip("minigrid")

@@ -62,6 +62,7 @@ def test_streams_are_reproducible_independent_and_saved():
         assert torch.equal(draw(ours, name), draw(other, name))
 
 
+@pytest.mark.quick("cclf")
 @pytest.mark.parametrize("method", ["cclf", "drq", "sac-pixel"])
 def test_runs_with_the_same_seed_are_equal(tmp_path, method):
     learners = [run(tiny_config(method=method), tmp_path / name)[0] for name in "ab"]

@@ -83,6 +83,7 @@ def acted(folder: Path) -> tuple[bytes, list[float]]:
     return agent.act(frames_of(TINY, 1)[0]).tobytes(), agent.evaluate(1, seed=1).returns
 
 
+@pytest.mark.quick("inference_mode")
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_contexts_of_pytorch_do_not_affect_a_run_or_an_agent(
     name: str,
@@ -99,6 +100,7 @@ def test_contexts_of_pytorch_do_not_affect_a_run_or_an_agent(
     assert actions == expected
 
 
+@pytest.mark.quick("dtype", "threads")
 @pytest.mark.parametrize("name", SWITCHES)
 def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
     name: str,
@@ -116,6 +118,7 @@ def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
     assert actions == expected
 
 
+@pytest.mark.quick("dtype", "threads")
 @pytest.mark.parametrize("name", SWITCHES)
 def test_setting_changed_by_a_callback_is_restored_when_it_returns(
     name: str,
