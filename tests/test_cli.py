@@ -107,7 +107,13 @@ assert (found := [name for name in {absent!r} if name in sys.modules]) == [], fo
 def test_threads_of_torch_are_told_to_sleep_before_it_starts(set_by_user, spins):
     """Beside another busy process spinning threads make an update thirty times slower; PyTorch's
     OpenMP says what it was told."""
-    script = "from cclf.cli import main; main(['methods', '--json']); import torch"
+    script = """
+import ctypes, importlib.util, pathlib
+from cclf.cli import main
+main(["--version"])
+[openmp] = (pathlib.Path(importlib.util.find_spec("torch").origin).parent / "lib").glob("libgomp*")
+ctypes.CDLL(str(openmp))
+"""
     environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     environment |= {"OMP_DISPLAY_ENV": "verbose", **set_by_user}
     done = subprocess.run(

@@ -349,7 +349,7 @@ def tamper_many(runs, tmp_path, count, slow, capsys):
 
 
 def test_tampered_files_give_their_state_or_one_line(runs, tmp_path, capsys):
-    tamper_many(runs, tmp_path, 75, False, capsys)
+    tamper_many(runs, tmp_path, 25, False, capsys)
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_workers_return_what_this_process_returns(make):
     config = tiny("rainbow")
     seeds = [3, 4, 5]
     local = make_agent(config, CPU)
-    workers = make(partial(EvaluationWorker, make_env), 2)
+    workers = make(partial(EvaluationWorker, make_env), 1)  # each imports PyTorch
     remote = make_agent(config, CPU, evaluation_workers=workers)
     for value in local.policy.networks.state_dict().values():
         value.add_(0.05)
