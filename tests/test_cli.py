@@ -167,20 +167,15 @@ def test_tasks_as_one_json_document():
     assert documents["dmc/cartpole-swingup"]["action_repeat"] == 8
 
 
-def test_listings_for_people():
-    for command, words in (
-        ("methods", ["cclf", "select+", "views=2"]),
-        ("tasks", ["dmc/walker-walk", "gym/<id>"]),
-    ):
-        code, out, err = cclf(command)
-        assert (code, err) == (0, "")
-        for word in words:
-            assert word in out
-
-
-def test_methods_come_with_their_summaries_and_whole_names(monkeypatch):
+def test_listings_for_people(monkeypatch):
+    code, out, err = cclf("tasks")
+    assert (code, err) == (0, "")
+    assert "dmc/walker-walk" in out
+    assert "gym/<id>" in out
     monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = cclf("methods")
+    code, out, err = cclf("methods")
+    assert (code, err) == (0, "")
+    assert "views=2" in out
     assert "  rad  SAC on one random crop\n" in out
     assert all(f"  {method}" in out for base in algorithms().values() for method in base.methods)
 
@@ -387,11 +382,11 @@ def test_a_smaller_budget_than_was_run_does_nothing(copied):
 
 def test_a_larger_budget_goes_on(copied):
     config, out, folder = copied
-    code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90")
+    code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out, "--env-steps", "65")
     assert (code, stdout.splitlines()[-1]) == (0, str(folder)), "the budget is no part of the name"
     assert "resuming at 60 env steps" in stderr
-    assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["30", "60", "90"]
-    assert json.loads((folder / "config.json").read_text())["run"]["env_steps"] == 90
+    assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["30", "60", "65"]
+    assert json.loads((folder / "config.json").read_text())["run"]["env_steps"] == 65
 
 
 @pytest.mark.quick("minigrid/Empty-16x16-re3+cclf")
@@ -628,8 +623,18 @@ def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
 LONG = tiny_config(env_steps=160, eval_every_env_steps=50, log_every_agent_steps=5)
 
 
+# PyTorch's compiler takes a second of every start that imports it.
+PROGRAM = """
+import sys
+from cclf.cli import main
+code = main()
+assert not {"torch._dynamo", "torch._inductor"} & set(sys.modules)
+sys.exit(code)
+"""
+
+
 def start(out):
-    command = [sys.executable, "-m", "cclf.cli", "train", *tiny_options(LONG), "--out", str(out)]
+    command = [sys.executable, "-c", PROGRAM, "train", *tiny_options(LONG), "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -261,7 +261,7 @@ def test_bad_input_is_one_line(monkeypatch):
         assert (code, out, err.count("\n")) == (2, "", 1), words
 
 
-@pytest.mark.quick("missing0")
+@pytest.mark.quick("missing1")
 @pytest.mark.parametrize("missing", [("dm_control", "mujoco", "ale_py", "ale-py"), ("torch",)])
 def test_missing_packages_are_lines_and_not_tracebacks(missing):
     script = f"""

@@ -26,7 +26,7 @@ from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 
 CONFIG = tiny_config(final_eval_episodes=1)
-LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=90))
+LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=64))
 
 
 def train(out, config=CONFIG):
@@ -151,13 +151,13 @@ def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, trained):
     assert train(run.parents[len(CONFIG.run_name().split("/")) - 1], LONGER)[0] == 0
     kept, before = tables(run), tables(trained / CONFIG.run_name())
     assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
-    assert [row["env_steps"] for row in rows(run / "eval.csv")] == ["30", "60", "90"]
+    assert [row["env_steps"] for row in rows(run / "eval.csv")] == ["30", "60", "64"]
     # The final evaluation of the first end is known to the checkpoints of the second.
     assert known_rows(run)["final"].rows == 1
-    assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60", "90"]
+    assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60", "64"]
     (run / "final.csv").unlink()
     with pytest.raises(DataError, match=r"final\.csv: it is missing"):
-        check_tables(run, 90, False, known_rows(run))
+        check_tables(run, 64, False, known_rows(run))
 
 
 def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
@@ -411,7 +411,7 @@ def test_final_row_without_its_facts_is_measured_again(run, trained):
     assert json.loads((run / "final.json").read_text())["rows"] == 2
     whole = rows(run / "final.csv", "wall_seconds")
     shutil.copy(trained / CONFIG.run_name() / "final.json", run)
-    edited(r"(\n90,90,\d+,)[^,]*", r"\g<1>999")(run / "final.csv")
+    edited(r"(\n64,64,\d+,)[^,]*", r"\g<1>999")(run / "final.csv")
     assert collect(run)[2] == ""
     assert train(out_of(run), LONGER)[0] == 0
     assert rows(run / "final.csv", "wall_seconds") == whole
@@ -435,7 +435,7 @@ def test_runs_of_earlier_versions_are_not_warned_of(run):
 def test_run_that_goes_on_is_never_warned_of(tmp_path):
     """Neither in any of its steps, nor where it goes on from the checkpoint before a damaged one."""
     said = []
-    options = {"env_steps": 60, "eval_every_env_steps": 20, "eval_episodes": 1, "threads": 1}
+    options = {"env_steps": 40, "eval_every_env_steps": 20, "eval_episodes": 1, "threads": 1}
     options |= {"batch_size": 4, "hidden_dim": 16, "conv_filters": 4, "feature_dim": 8}
     options |= {"warmup_agent_steps": 20, "log_every_agent_steps": 5, "final_eval_episodes": 1}
     options |= {"tensorboard": False, "video": False, "device": "cpu", "out": tmp_path}
@@ -445,8 +445,8 @@ def test_run_that_goes_on_is_never_warned_of(tmp_path):
         said.append(table_damage(config.parent, "train", "eval", "final"))
 
     folder = package.train("toy/reach-1d", "cclf", on_step=check, **options).folder
-    newest = folder / "checkpoint" / "00000003" / "tensors.safetensors"
+    newest = folder / "checkpoint" / "00000002" / "tensors.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    package.train("toy/reach-1d", "cclf", on_step=check, **options | {"env_steps": 80})
-    assert len(said) > 60
+    package.train("toy/reach-1d", "cclf", on_step=check, **options | {"env_steps": 45})
+    assert len(said) > 40
     assert set(said) == {""}

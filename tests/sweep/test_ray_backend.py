@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from cclf.sweep.scheduler import run_all
 from cclf.training.signals import StopSignal
 from tiny_runs import tables
 
-ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(not find_spec("ray"), reason="needs Ray")
 
 TASK = "minigrid/DoorKey-5x5"
 _QUIET = ("--eval-episodes", "4", "--no-tensorboard", "--no-video")
@@ -265,6 +266,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[int | None, str]:
     """The exit code and the message of a run whose task ended with this error."""
+    import ray
 
     def get(_: object) -> None:
         raise error
@@ -284,6 +286,8 @@ def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[
 
 
 def test_a_lost_run_fails_unless_it_was_being_stopped(tmp_path: Path) -> None:
+    import ray
+
     lost = ray.exceptions.WorkerCrashedError()
     exit_code, message = ended_with(lost, tmp_path)
     assert exit_code == ray_backend.EXIT_LOST

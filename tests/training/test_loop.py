@@ -271,23 +271,11 @@ def test_environment_without_state_starts_a_new_episode_on_resume(tmp_path):
     )
 
 
-def test_raised_budget_equals_the_larger_budget_from_the_start(tmp_path):
-    whole, _ = run(tiny_config(env_steps=60), tmp_path / "whole")
-    run(tiny_config(env_steps=30), tmp_path / "parts")
-    parts, _ = run(tiny_config(env_steps=60), tmp_path / "parts")
-    ours, theirs = whole.state_dict(), parts.state_dict()
-    assert differing(ours, theirs) == []
-    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
-
-
-def test_finished_run_changes_no_file(tmp_path):
-    run(tiny_config(), tmp_path)
-    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-    _, finished = run(tiny_config(), tmp_path)
-    assert finished
-    assert before == {
-        path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()
-    }
+def test_raised_budget_equals_the_larger_budget_from_the_start(uninterrupted, tmp_path):
+    run(tiny_config(env_steps=30), tmp_path)
+    learner, _ = run(tiny_config(env_steps=60), tmp_path)
+    assert differing(learner.state_dict(), uninterrupted[0]) == []
+    assert tables(tmp_path) == uninterrupted[1]
 
 
 def test_update_does_not_use_the_transition_of_its_step():
@@ -301,24 +289,17 @@ def test_update_does_not_use_the_transition_of_its_step():
     assert sizes == list(range(20, 40))
 
 
-def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
+def test_evaluation_between_steps_has_the_same_results(uninterrupted, tmp_path, monkeypatch):
     """As SAC on a GPU without workers: episodes continue while the agent learns, with the weights of
     their start."""
-    config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
     polls, original = [], loop.poll
     monkeypatch.setattr(loop, "poll", lambda *given: polls.append(given) or original(*given))
-    waiting, _ = run(config, tmp_path / "waiting")
-    assert polls == []
     monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
-    between, finished = run(config, tmp_path / "between")
+    between, finished = run(tiny_config(), tmp_path)
     assert finished
-    assert len(polls) > 40, "one poll of the evaluation after each step of the training"
-    for name in ("train", "eval"):
-        one, two = (
-            rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("waiting", "between")
-        )
-        assert one == two
-    assert differing(waiting.state_dict(), between.state_dict()) == []
+    assert len(polls) > 20, "one poll of the evaluation after each step of the training"
+    assert tables(tmp_path) == uninterrupted[1]
+    assert differing(between.state_dict(), uninterrupted[0]) == []
 
 
 def together(configs, folder, stop, spoil=None):
