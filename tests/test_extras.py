@@ -160,22 +160,21 @@ def test_failed_rendering_in_a_worker_ends_no_evaluation():
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
 def test_command_without_its_package_fails_before_it_begins(
-    trained, tmp_path, monkeypatch, words, module, extra
+    grid_run, tmp_path, monkeypatch, words, module, extra
 ):
     hide(monkeypatch, module)
     monkeypatch.setattr(registry, "make_agent", raising(AssertionError("it has begun")))
-    places = {"RUN": str(trained), "OUT": str(tmp_path / "out")}
+    places = {"RUN": str(grid_run), "OUT": str(tmp_path / "out")}
     words = [re.sub("RUN|OUT", lambda found: places[found[0]], word) for word in words]
     assert_refused(cclf(*words), f"needs {module}", f"pip install 'cclf[{extra}]'")
     assert contents(tmp_path) == {}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    out = tmp_path_factory.mktemp("trained")
-    config = tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32)
-    assert train(out, config)[0] == 0
-    return out / config.run_name()
+def grid_run(trained):
+    return trained(
+        tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32)
+    )
 
 
 def test_doctor_names_missing_modules_and_their_extra(monkeypatch):

@@ -30,7 +30,7 @@ from cclf.inspection.samples import rarity
 from cclf.storage import checkpoint, run_folder
 from cclf.training.seeding import Generators, derive
 from rainbow_inputs import rainbow_of, tiny, tiny_cclf
-from tiny_runs import CPU, run, tiny_config
+from tiny_runs import CPU, tiny_config
 
 SAC = tiny_config("toy/reach-1d", env={"frame_stack": 2}, algorithm={"batch_size": 8})
 A2C = tiny_config(
@@ -41,12 +41,6 @@ A2C = tiny_config(
 )
 RAINBOW = tiny_cclf(env_steps=60, eval_every_env_steps=60, final_eval_episodes=0)
 SAMPLES = 64
-
-
-def trained(config, out):
-    with run_folder.create_run_folder(config, out) as folder:
-        run(config, folder)
-    return folder
 
 
 def inspected(folder, page):
@@ -74,9 +68,8 @@ def inspected(folder, page):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    return {"sac": trained(SAC, out), "a2c": trained(A2C, out), "rainbow": trained(RAINBOW, out)}
+def runs(trained):
+    return {"sac": trained(SAC), "a2c": trained(A2C), "rainbow": trained(RAINBOW)}
 
 
 @pytest.fixture(scope="module")
@@ -413,10 +406,10 @@ def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
         assert len(drawn.now.frames) == 2
 
 
-def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(tmp_path):
+def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(trained):
     config = tiny("cclf", replay_capacity_transitions=30)
     config = replace(config, run=replace(config.run, env_steps=50, eval_every_env_steps=50))
-    folder = trained(config, tmp_path)
+    folder = trained(config)
     replay = restored(config, folder)[0].replay
     assert replay.written > replay.slots, "the ring is full"
     gallery = inspect_run(folder, 16, CPU)
@@ -442,17 +435,17 @@ def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
     }
 
 
-def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(tmp_path):
+def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(trained):
     young = replace(RAINBOW, run=replace(RAINBOW.run, env_steps=3, eval_every_env_steps=3))
     with pytest.raises(ConfigError, match="nothing to draw yet"):
-        inspect_run(trained(young, tmp_path), 8, CPU)
+        inspect_run(trained(young), 8, CPU)
 
 
 @pytest.mark.quick("prioritisation")
 @pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward"])
-def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
+def test_only_what_acts_in_a_method_on_games_is_told(method, trained):
     config = tiny(method)
-    gallery = inspect_run(trained(config, tmp_path), 8, CPU)
+    gallery = inspect_run(trained(config), 8, CPU)
     look = gallery.most[0]
     assert (look.priority is not None, gallery.priorities is not None) == (
         config.method.prioritisation,
@@ -466,9 +459,9 @@ def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
 @pytest.mark.parametrize(
     "method", ["selection", "prioritisation", "regularisation", "reward", "select+"]
 )
-def test_only_what_acts_in_a_method_is_told(method, tmp_path):
+def test_only_what_acts_in_a_method_is_told(method, trained):
     config = tiny_config("toy/reach-1d", method, env_steps=24, eval_every_env_steps=24)
-    gallery = inspect_run(trained(config, tmp_path), 8, CPU)
+    gallery = inspect_run(trained(config), 8, CPU)
     look = gallery.most[0]
     told = cards.describe(look)
     assert (look.priority is not None, "priority" in told) == (config.method.prioritisation,) * 2
@@ -547,14 +540,14 @@ def contents(folder):
     }
 
 
-def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
+def test_a_replay_that_wrapped_around_is_read_in_its_order(trained):
     config = tiny_config(
         "toy/reach-1d",
         env_steps=90,
         eval_every_env_steps=90,
         algorithm={"replay_capacity_transitions": 30, "batch_size": 8},
     )
-    folder = trained(config, tmp_path)
+    folder = trained(config)
     learner, _ = restored(config, folder)
     assert learner.replay.written > learner.replay.slots, "the ring is full"
     gallery = inspect_run(folder, 16, CPU)

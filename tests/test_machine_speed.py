@@ -75,21 +75,11 @@ SPEEDS = {
 def result(name, out):
     config = RUNS[name]
     assert main(["train", *tiny_options(config), "--out", str(out)]) == 0
-    folder = out / config.run_name()
+    return found(out / config.run_name())
+
+
+def found(folder):
     return tables(folder), checkpoint.load(folder / "checkpoint")["learner"]
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Results without delays, each computed once."""
-    known = {}
-
-    def result_of(name):
-        if name not in known:
-            known[name] = result(name, tmp_path_factory.mktemp("undelayed"))
-        return known[name]
-
-    return result_of
 
 
 @pytest.mark.quick("sac-slow saving", "sac, evaluated in workers-slow evaluation")
@@ -98,8 +88,8 @@ def results(tmp_path_factory):
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name.startswith("rainbow,"))) for name in RUNS],
 )
-def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, results, name, speed):
-    expected_tables, expected_weights = results(name)
+def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, trained, name, speed):
+    expected_tables, expected_weights = found(trained(RUNS[name]))
     SPEEDS[speed](monkeypatch)
     written, weights = result(name, tmp_path)
     assert written == expected_tables

@@ -30,10 +30,8 @@ def train(out):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    out = tmp_path_factory.mktemp("uninterrupted")
-    assert train(out)[0] == 0
-    return out / CONFIG.run_name()
+def uninterrupted(trained):
+    return trained(CONFIG)
 
 
 def at_step(patch, step, spoil):

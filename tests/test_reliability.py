@@ -31,10 +31,8 @@ CONFIG = tiny_config()
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    out = tmp_path_factory.mktemp("uninterrupted")
-    assert train(out)[0] == 0
-    return out / CONFIG.run_name()
+def uninterrupted(trained):
+    return trained(CONFIG)
 
 
 def train(out, config=CONFIG):

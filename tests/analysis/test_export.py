@@ -39,13 +39,8 @@ CONFIGS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    found = {}
-    for name, config in CONFIGS.items():
-        with run_folder.create_run_folder(config, out) as found[name]:
-            run(config, found[name])
-    return found
+def folders(trained):
+    return {name: trained(config) for name, config in CONFIGS.items()}
 
 
 def read(path):

@@ -21,16 +21,20 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+# A replay of SAC by default; those of the others are slow.
+OTHERS = [pytest.param(name, marks=pytest.mark.slow("[sac]")) for name in ("drqv2", "rainbow")]
+
+
+@pytest.fixture(scope="module", params=["sac", *OTHERS])
 def base(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, base):
+def two(tmp_path_factory, trained, base):
     """A run with two checkpoints, and the states in them: newest, the one before."""
-    folder = tmp_path_factory.mktemp("two")
-    run(CONFIGS[base], folder)
+    folder = tmp_path_factory.mktemp("two") / "run"
+    shutil.copytree(trained(CONFIGS[base]), folder)
     newest = checkpoint.load(folder / "checkpoint")
     shutil.copytree(folder / "checkpoint", folder / "before")
     shutil.rmtree(folder / "before" / "00000002")
@@ -123,7 +127,6 @@ def mutate_many(two, count, capsys):
     assert min(outcomes.values()) > count / 16, outcomes
 
 
-@pytest.mark.quick("sac")
 def test_mutated_files_are_found_out(two, capsys):
     mutate_many(two, 256, capsys)
 
@@ -180,7 +183,6 @@ def test_an_index_cannot_lead_out_of_the_folder(two, tmp_path):
     assert checkpoint.load(folder)["agent_steps"] == 30
 
 
-@pytest.mark.quick("sac")
 def test_a_run_goes_on_from_the_one_before_to_the_same_end(base, two, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(two[0], folder)

@@ -35,9 +35,9 @@ def frames_on_disk(folder):
 
 @pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", CONFIGS)
-def test_it_learns_the_same_and_leaves_no_frames(tmp_path, base):
+def test_it_learns_the_same_and_leaves_no_frames(tmp_path, trained, base):
     config = CONFIGS[base]
-    kept = train(config, tmp_path / "kept")
+    kept = trained(config)
     left_out = train(config, tmp_path / "left-out", "--no-keep-replay")
     assert frames_on_disk(kept)
     assert not frames_on_disk(left_out)
@@ -49,9 +49,11 @@ def test_it_learns_the_same_and_leaves_no_frames(tmp_path, base):
     assert cclf("evaluate", left_out, "--episodes", 1)[0] == 0
 
 
-def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path, monkeypatch):
+def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(
+    tmp_path, trained, monkeypatch
+):
     config = CONFIGS["sac"]
-    undisturbed = train(config, tmp_path / "undisturbed")
+    undisturbed = trained(config)
     with monkeypatch.context() as patch:
         step = loop.TrainingRun._step_learner
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -34,16 +35,13 @@ def train(out, config=CONFIG):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    out = tmp_path_factory.mktemp("trained")
-    assert train(out)[0] == 0
-    return out
+def finished(trained):
+    return trained(CONFIG)
 
 
 @pytest.fixture
-def run(trained, tmp_path):
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    return tmp_path / CONFIG.run_name()
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / CONFIG.run_name()))
 
 
 def known_rows(run):
@@ -143,13 +141,13 @@ def test_the_command_refuses_it_in_one_line_and_changes_nothing(run, table, dama
     )
 
 
-def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, trained):
+def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, finished):
     for table in ("train", "eval"):
         with (run / f"{table}.csv").open("a") as file:
             file.write("50,50,what a killed run wrote, and even this\n")
     check_tables(run, 60, False, known_rows(run))
     assert train(run.parents[len(CONFIG.run_name().split("/")) - 1], LONGER)[0] == 0
-    kept, before = tables(run), tables(trained / CONFIG.run_name())
+    kept, before = tables(run), tables(finished)
     assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
     assert [row["env_steps"] for row in rows(run / "eval.csv")] == ["30", "60", "64"]
     # The final evaluation of the first end is known to the checkpoints of the second.
@@ -187,10 +185,10 @@ def test_resumed_table_keeps_its_own_columns(tmp_path, recorded):
 
 
 @pytest.mark.parametrize("version", ["recorded", "not recorded"])
-def test_run_resumes_after_a_metric_was_added(run, trained, monkeypatch, version):
+def test_run_resumes_after_a_metric_was_added(run, finished, monkeypatch, version):
     """Resuming goes on with the columns of train.csv, whatever the algorithm declares now."""
     whole = out_of(run) / "whole"
-    shutil.copytree(trained / CONFIG.run_name(), whole / CONFIG.run_name())
+    shutil.copytree(finished, whole / CONFIG.run_name())
     assert train(whole, LONGER)[0] == 0  # as if no metric had been added
 
     if version == "not recorded":
@@ -259,7 +257,7 @@ def test_run_without_a_checkpoint_begins_again(run):
 
 @pytest.mark.quick("backup")
 @pytest.mark.parametrize("name", ["frames-00000002-000000000032.safetensors", "backup"])
-def test_dead_link_among_the_frames_costs_no_row(run, trained, name):
+def test_dead_link_among_the_frames_costs_no_row(run, finished, name):
     """The newest checkpoint is damaged with the first, and with the second it is not."""
     path = run / "checkpoint" / "frames" / name
     path.unlink(missing_ok=True)
@@ -267,7 +265,7 @@ def test_dead_link_among_the_frames_costs_no_row(run, trained, name):
     code, _, err = train(out_of(run), LONGER)
     assert code == 0, err
     assert ("checkpoint 00000002 is damaged" in err) == (name != "backup")
-    kept, before = tables(run), tables(trained / CONFIG.run_name())
+    kept, before = tables(run), tables(finished)
     assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
 
 
@@ -385,13 +383,11 @@ def test_final_evaluation_that_is_not_what_was_written_is_found(run, damage):
         assert rows(run / "final.csv")[0]["return_mean"] == "999", "as of an earlier version"
 
 
-def test_final_evaluation_that_is_gone_is_made_again(run, trained):
+def test_final_evaluation_that_is_gone_is_made_again(run, finished):
     (run / "final.csv").unlink()
     assert_warned(run, collect(run), f"{run / 'final.csv'} is missing")
     assert train(out_of(run))[0] == 0
-    made, before = (
-        rows(each / "final.csv", "wall_seconds") for each in (run, trained / CONFIG.run_name())
-    )
+    made, before = (rows(each / "final.csv", "wall_seconds") for each in (run, finished))
     assert made == before
     assert collect(run)[2] == ""
 
@@ -405,12 +401,12 @@ def test_facts_of_the_final_evaluation_that_say_nothing_are_refused(run, text):
     assert_refused(train(out_of(run)), f"cannot read {run / 'final.json'}")
 
 
-def test_final_row_without_its_facts_is_measured_again(run, trained):
+def test_final_row_without_its_facts_is_measured_again(run, finished):
     """As a kill leaves it between the two, after an earlier final evaluation."""
     assert train(out_of(run), LONGER)[0] == 0
     assert json.loads((run / "final.json").read_text())["rows"] == 2
     whole = rows(run / "final.csv", "wall_seconds")
-    shutil.copy(trained / CONFIG.run_name() / "final.json", run)
+    shutil.copy(finished / "final.json", run)
     edited(r"(\n64,64,\d+,)[^,]*", r"\g<1>999")(run / "final.csv")
     assert collect(run)[2] == ""
     assert train(out_of(run), LONGER)[0] == 0

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from cclf.algorithms.registry import make_learner
+from cclf.storage import checkpoint
 from cclf.training.evaluation import (
     Evaluation,
     _is_complete_mp4,
@@ -176,9 +177,9 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plain")
-    return run(tiny_config(), folder)[0].state_dict(), folder
+def plain(trained):
+    folder = trained(tiny_config())
+    return checkpoint.load(folder / "checkpoint")["learner"], folder
 
 
 @pytest.mark.quick("schedule", "video")

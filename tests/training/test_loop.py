@@ -10,6 +10,7 @@ import torch
 from cclf.algorithms.common import agent
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
+from cclf.storage import checkpoint
 from cclf.storage.run_log import RunLog
 from cclf.training import loop
 from cclf.training.evaluation import Evaluation
@@ -173,9 +174,9 @@ def uninterrupted_and_stopped(config, folder, stops):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return run(tiny_config(), folder)[0].state_dict(), tables(folder)
+def uninterrupted(trained):
+    folder = trained(tiny_config())
+    return checkpoint.load(folder / "checkpoint")["learner"], tables(folder)
 
 
 @pytest.mark.quick("21", "5+6+25+31+58")

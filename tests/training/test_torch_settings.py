@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import cclf
+from cclf.config import Config
 from cclf.training.torch_settings import default_settings
 from test_api import TINY, frames_of, same_end, train
 
@@ -64,8 +65,8 @@ SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = 
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> cclf.Run:
-    return train(TINY, tmp_path_factory.mktemp("plain"))
+def plain(trained: Callable[[Config], Path]) -> cclf.Run:
+    return train(TINY, trained(TINY).parents[3])
 
 
 @contextlib.contextmanager

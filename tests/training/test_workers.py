@@ -380,9 +380,9 @@ ASYNCHRONOUS = tiny_config(eval_workers=2)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return run(CONFIG, folder)[0].state_dict(), tables(folder)
+def uninterrupted(trained):
+    folder = trained(CONFIG)
+    return checkpoint.load(folder / "checkpoint")["learner"], tables(folder)
 
 
 def assert_same_end(folder, learner, uninterrupted):
