@@ -22,17 +22,26 @@ torch.set_num_threads(1)
 CACHES = os.path.join(tempfile.gettempdir(), "cclf-tests")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", CACHES)
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(CACHES, "hypothesis"))
-settings.register_profile("cclf", deadline=None)
-settings.load_profile("cclf")
+settings.register_profile("default", deadline=None, max_examples=30)
+settings.register_profile("slow", deadline=None)
+settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not slow" not in config.option.markexpr:
+        settings.load_profile("slow")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Iterator[object]:
     """Of a test marked `quick("a", "b")` only these parameters run by default and stand for the
-    others, which become slow."""
+    others, which become slow. A test marked `slow("name")` is represented by that one."""
     made = yield
-    items = [item for item in made if hasattr(item, "callspec")] if isinstance(made, list) else []
+    items = (
+        [item for item in made if hasattr(item, "iter_markers")] if isinstance(made, list) else []
+    )
     for item in items:
+        assert all(mark.args for mark in item.iter_markers("slow")), f"{item}: what stands for it?"
         if mark := item.get_closest_marker("quick"):
             if unknown := set(mark.args) - {other.callspec.id for other in items}:
                 raise pytest.UsageError(f"{item.originalname} has no parameters {unknown}")

@@ -516,7 +516,7 @@ def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert page.agent.config.algorithm.encoder == "my_encoders:strided"
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_code_of_the_page_runs")
 def test_code_of_the_page_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
     assert max(page.returns) > 15

@@ -671,9 +671,8 @@ def assert_goes_on_to_the_same_end(out, undisturbed):
     assert differing(final_state(folder), final_state(undisturbed)) == []
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.quick("15")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, number):
     process = start(tmp_path)
     folder = tmp_path / LONG.run_name()
@@ -688,7 +687,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, numb
     assert_goes_on_to_the_same_end(tmp_path, undisturbed)
 
 
-@pytest.mark.slow  # tests/test_kills.py has some in the default lane
+@pytest.mark.slow("test_kills.py::test_resume_after_sigkill_is_bitwise_equal")
 def test_a_kill_loses_only_what_came_after_the_last_checkpoint(tmp_path, undisturbed):
     process = start(tmp_path)
     folder = tmp_path / LONG.run_name()

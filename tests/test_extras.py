@@ -130,7 +130,7 @@ class Unseen:
         raise BROKEN
 
 
-@pytest.mark.slow  # a worker imports all that this file does
+@pytest.mark.slow("test_failed_video_is_a_warning")
 def test_failed_rendering_in_a_worker_ends_no_evaluation():
     policy = make_learner(SAC, CPU).algorithm
     pool = WorkerPool([Unseen], "toy")

@@ -189,7 +189,7 @@ def test_sac_looks_are_what_training_would_compute(runs, shown, end):
         assert look["age"] == learner.replay.head - row["slot"]
 
 
-@pytest.mark.slow("?")
+@pytest.mark.slow("test_sac_looks_are_what_training_would_compute")
 def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     page, facts = shown["sac"]
     learner, env_steps = restored(SAC, runs["sac"])
@@ -602,7 +602,26 @@ def test_grids_are_drawn_as_the_agent_sees_them():
 HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=2</script>'
 
 
-@pytest.mark.slow("?")
+def named_hostile(runs, tmp_path):
+    """The page of a run whose folder, task, method and profile are code."""
+    folder = tmp_path / f"<b>{HOSTILE.replace('/', '∕')}"
+    folder.mkdir()
+    for path in runs["sac"].iterdir():
+        if path.name != "config.json":
+            (folder / path.name).symlink_to(path)
+    config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    return inspection_page.to_html(inspect_run(folder, 8, CPU))
+
+
+def test_hostile_names_are_escaped(runs, tmp_path):
+    page = named_hostile(runs, tmp_path)
+    assert "<script" not in page
+    assert "<img src=x" not in page
+    assert "&lt;script&gt;window.hacked=2" in page
+
+
+@pytest.mark.slow("analysis/test_report.py::test_the_page_works_on_any_screen")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 390])
 @pytest.mark.parametrize("name", ["sac", "a2c", "rainbow"])
@@ -638,7 +657,7 @@ def brightness(colour):
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3]))
 
 
-@pytest.mark.slow("?")
+@pytest.mark.slow("test_only_what_acts_in_a_method_is_told")
 def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
     page, facts = shown["sac"]
     tab.open(page, 1100)
@@ -671,17 +690,10 @@ def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
     )
 
 
-@pytest.mark.slow("?")
+@pytest.mark.slow("test_hostile_names_are_escaped")
 def test_hostile_names_stay_text(tab, runs, tmp_path):
-    folder = tmp_path / f"<b>{HOSTILE.replace('/', '∕')}"
-    folder.mkdir()
-    for path in runs["sac"].iterdir():
-        if path.name != "config.json":
-            (folder / path.name).symlink_to(path)
-    config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
-    (folder / "config.json").write_text(json.dumps(config.to_dict()))
     page = tmp_path / "page.html"
-    page.write_text(inspection_page.to_html(inspect_run(folder, 8, CPU)))
+    page.write_text(named_hostile(runs, tmp_path))
     tab.open(page, 1100)
     open_all(tab)
     assert tab.problems == []

@@ -225,7 +225,7 @@ def test_resume_after_sigkill_is_bitwise_equal(tmp_path, base):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_resume_after_sigkill_is_bitwise_equal")
 @pytest.mark.parametrize("base", RUNS)
 def test_resume_after_many_sigkills_is_bitwise_equal(tmp_path, base):
     pytest.importorskip("minigrid")

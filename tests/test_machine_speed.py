@@ -82,12 +82,9 @@ def found(folder):
     return tables(folder), checkpoint.load(folder / "checkpoint")["learner"]
 
 
-@pytest.mark.quick("sac-slow saving", "sac, evaluated in workers-slow evaluation")
+@pytest.mark.quick("sac-slow saving")
 @pytest.mark.parametrize("speed", SPEEDS)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name.startswith("rainbow,"))) for name in RUNS],
-)
+@pytest.mark.parametrize("name", RUNS)
 def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, trained, name, speed):
     expected_tables, expected_weights = found(trained(RUNS[name]))
     SPEEDS[speed](monkeypatch)
@@ -96,7 +93,7 @@ def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, trai
     assert differing(weights, expected_weights) == []
 
 
-@pytest.mark.quick("slow evaluation-True")
+@pytest.mark.slow("training/test_workers.py::test_asynchronous_evaluation_does_not_change_training")
 @pytest.mark.parametrize(
     ("speed", "trained_on"), [("slow evaluation", True), ("immediate evaluation", False)]
 )

@@ -105,16 +105,11 @@ MOMENTS = {
     "a return under way": (poison, 30, spoil_return, "learner/episode_return is nan", 30, None),
 }
 
-LIKE_ANOTHER = ("before the first checkpoint", "a temperature", "a reward", "a return under way")
-
 
 # the toy, moved by an action that is no number
 @pytest.mark.quick("in the last step", "a priority")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
-@pytest.mark.parametrize(
-    "moment",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in MOMENTS],
-)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_no_checkpoint_has_non_finite_values(tmp_path, uninterrupted, monkeypatch, moment):
     how, step, spoil, named, seen_at, saved = MOMENTS[moment]
     folder = tmp_path / CONFIG.run_name()

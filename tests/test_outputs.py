@@ -207,11 +207,7 @@ def quick_studies(monkeypatch, results):
     "play",
 )
 @pytest.mark.usefixtures("quick_studies")
-@pytest.mark.parametrize(
-    "name",
-    # torch.onnx takes seconds
-    [pytest.param(name, marks=[pytest.mark.slow] * ("onnx" in name)) for name in FULL_DISK],
-)
+@pytest.mark.parametrize("name", FULL_DISK)
 def test_output_on_a_full_disk_stays_as_it_was(
     name, finished, results, tmp_path, monkeypatch, capsys
 ):

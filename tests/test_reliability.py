@@ -400,7 +400,7 @@ def test_reader_loads_the_newest_checkpoint_while_older_ones_are_removed(
     assert "warning" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_reader_loads_the_newest_checkpoint_while_older_ones_are_removed")
 def test_agent_can_be_evaluated_during_training(tmp_path):
     config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
     folder = tmp_path / config.run_name()

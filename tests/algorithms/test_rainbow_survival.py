@@ -160,18 +160,10 @@ PHASES = {
     "the final evaluation of the first run": (trainer, "final_evaluation", 1, None, None),
     "the final evaluation of the second run": (trainer, "final_evaluation", 2, None, None),
 }
-LIKE_ANOTHER = (
-    "before the first step",
-    "the evaluation of the first run",
-    "the final evaluation of the first run",
-)
 
 
 @pytest.mark.quick("an update", "a checkpoint")
-@pytest.mark.parametrize(
-    "phase",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in PHASES],
-)
+@pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, phase
 ):
@@ -206,7 +198,7 @@ def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbe
     assert_same_end(tmp_path, undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_run_stopped_in_its_evaluation_stays_in_the_batch")
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
 @pytest.mark.parametrize(("name", "number"), [("_evaluate", 2), ("_evaluate", 3), ("_step", 30)])
 def test_a_signal_beside_evaluation_workers(
@@ -220,7 +212,7 @@ def test_a_signal_beside_evaluation_workers(
     assert_same_end(tmp_path, undisturbed, seeds)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_resume_after_a_signal_in_any_phase_is_bitwise_equal")
 def test_a_signal_in_the_final_evaluation_beside_workers(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "final_evaluation", signalled(final_evaluation, 2))

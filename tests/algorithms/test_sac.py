@@ -660,11 +660,7 @@ def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "precision"),
     [
-        *((method, "fp32") for method in ("cclf", "curl", "drq")),
-        *(
-            pytest.param(method, "fp32", marks=pytest.mark.slow)
-            for method in ("cclf-shuffled", "select")
-        ),
+        *((method, "fp32") for method in ("cclf", "curl", "drq", "cclf-shuffled", "select")),
         ("cclf", "bf16"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_smaller_size_changes_what_acts():
     assert small.algorithm.batch_size < defaults.algorithm.batch_size
 
 
-@pytest.mark.slow
+@pytest.mark.slow("algorithms/test_sac.py::test_the_compiled_update_is_the_same")
 def test_the_compiled_update_is_the_same(monkeypatch, capsys):
     """As on a GPU, with PyTorch's own kernels."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))

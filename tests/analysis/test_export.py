@@ -430,7 +430,7 @@ def run_page(folder, names, tmp_path, monkeypatch):
 
 @pytest.mark.quick("pt2-drqv2")
 @pytest.mark.parametrize("base", ["sac", "drqv2"])
-@pytest.mark.parametrize("file", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("file", ["pt2", "onnx"])
 def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(
     folders, tmp_path, monkeypatch, base, file
 ):

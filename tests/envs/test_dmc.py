@@ -16,12 +16,6 @@ from cclf.errors import ConfigError
 from cclf.storage import checkpoint
 from cclf.training.seeding import derive
 
-QUICK = ("cartpole-swingup", "reacher-easy", "cheetah-run")
-SLOW = ("finger-spin", "walker-walk", "ball_in_cup-catch")
-ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-SLOW_RESTORES = [
-    pytest.param(name, used, marks=pytest.mark.slow) for name in SLOW for used in (False, True)
-]
 ACTION_DIM = {
     "cartpole-swingup": 1,
     "reacher-easy": 2,
@@ -76,13 +70,13 @@ def actions_for(env, count, seed=0):
 
 
 def test_the_tasks_tested_are_the_papers_six():
-    assert {f"dmc/{name}" for name in (*QUICK, *SLOW)} == {
+    assert {f"dmc/{name}" for name in ACTION_DIM} == {
         name for name in known_tasks() if name.startswith("dmc/")
     }
 
 
 @pytest.mark.quick("cartpole-swingup")
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ACTION_DIM)
 def test_frames_and_rewards_are_dm_controls(make, name):
     env, theirs = make(name, action_repeat=4, seed=5), oracle(name, seed=5)
     assert env.spec == ((3, 100, 100), ACTION_DIM[name], 4, 250, None)
@@ -262,9 +256,8 @@ def test_a_seed_of_63_bits_makes_an_environment(blind):
 
 
 @pytest.mark.quick("reacher-easy-True")
-@pytest.mark.parametrize(
-    ("name", "used"), [*((name, False) for name in QUICK), ("reacher-easy", True), *SLOW_RESTORES]
-)
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("name", ACTION_DIM)
 def test_save_and_restore_mid_episode_gives_the_same_future(make, tmp_path, name, used):
     """Through the checkpoint files, into an object of another seed."""
     env, twin = make(name, action_repeat=4, seed=1), make(name, action_repeat=4, seed=2)

@@ -348,7 +348,7 @@ def test_what_needs_pictures_of_what_it_saw_is_refused(trained, tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_its_agent_is_evaluated_and_asked")
 def test_it_is_played(trained, tmp_path):
     pytest.importorskip("pygame")
     pytest.importorskip("imageio_ffmpeg")

@@ -189,7 +189,7 @@ def test_full_length_random_episodes_equal_the_package(name):
     assert events["timeout"] >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_random_actions_with_short_episodes_equal_the_package")
 @pytest.mark.parametrize("name", [*TASKS, "DoorKey-5x5", "DoorKey-16x16", "Empty-6x6"])
 @pytest.mark.parametrize("policy", [random_action, purposeful_action])
 def test_many_steps_equal_the_package(name, policy):

@@ -131,7 +131,7 @@ def test_mutated_files_are_found_out(two, capsys):
     mutate_many(two, 256, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_mutated_files_are_found_out")
 def test_a_thousand_mutated_files_are_found_out(two, capsys):
     mutate_many(two, 2_000, capsys)
 

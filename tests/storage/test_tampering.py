@@ -352,7 +352,7 @@ def test_tampered_files_give_their_state_or_one_line(runs, tmp_path, capsys):
     tamper_many(runs, tmp_path, 25, False, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_tampered_files_give_their_state_or_one_line")
 def test_two_thousand_tampered_files_give_their_state_or_one_line(runs, tmp_path, capsys):
     tamper_many(runs, tmp_path, 2_000, True, capsys)
 
@@ -436,7 +436,7 @@ def test_a_run_never_waits_for_a_pipe(runs, tmp_path):
     plant_all(runs, tmp_path, "pipe", places, go_on)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_run_never_waits_for_a_pipe")
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_run_goes_on_or_is_refused_in_one_line(runs, tmp_path, kind):
     plant_all(runs, tmp_path, kind, (*PLACES, "train.csv.tmp"), go_on)

@@ -264,7 +264,7 @@ def test_a_signal_in_the_first_instant_does_not_kill_a_run(tmp_path: Path) -> No
     assert [process.wait(60) for process in begun] == [0] * len(SIGNALS)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_signal_in_the_first_instant_does_not_kill_a_run")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_at_any_moment_of_its_start_stops_a_run_and_never_kills_it(
     tmp_path: Path, number: signal.Signals

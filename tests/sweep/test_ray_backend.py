@@ -82,7 +82,7 @@ class AtMoment:
         return self.stop and self.acted
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
 def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> None:
     here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))
     assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), StopSignal())] == [
@@ -107,7 +107,7 @@ def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> Non
         assert tables(ours.folder) == tables(theirs.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
 def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
@@ -199,7 +199,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_wrong_address_is_refused_within_a_minute")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's tables of sockets")
 def test_ray_on_this_machine_listens_on_loopback_alone(tmp_path: Path) -> None:
     (tmp_path / "listening.py").write_text(LISTENING)

@@ -64,7 +64,9 @@ def test_a_sweep_has_every_method_with_every_seed(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(
+    "sweep/test_local.py::test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save"
+)
 def test_a_deadline_stops_a_sweep_which_then_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +88,9 @@ def test_a_deadline_stops_a_sweep_which_then_goes_on(
     assert list(tmp_path.rglob("state.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(
+    "sweep/test_local.py::test_what_was_not_begun_is_stopped_and_what_was_is_asked_to_save"
+)
 def test_a_signal_to_a_sweep_lets_its_runs_save(tmp_path: Path) -> None:
     arguments = [
         "sweep",
@@ -146,7 +150,7 @@ def test_results_of_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert "holds neither runs" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_the_demo_prints_how_many_runs_of_each_method_solved_the_task")
 def test_the_demo_trains_prints_findings_and_writes_both_pages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +197,7 @@ def test_the_benchmark_prints_one_json_document(capsys: pytest.CaptureFixture[st
     assert set(report) >= {"device", "commit", "command"}
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_the_update_benchmark_checks_parity_first")
 def test_the_loop_benchmark_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 

@@ -322,7 +322,7 @@ def test_environment_that_cannot_be_made_is_a_config_error(pool_of):
         evaluated(pool_of(partial(make_env, replace(CONFIG, task="toy/nonsense"), 0)))
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_no_worker_outlives_a_killed_parent")
 def test_close_ends_all_workers_even_if_they_hang(pool_of):
     pool = pool_of(
         partial(make_env, CONFIG, 0),
@@ -449,7 +449,7 @@ def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterru
     assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal")
 def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypatch):
     with monkeypatch.context() as patch:
         use_faulty(patch, "hang", "step", timeout_seconds=600)
