@@ -156,10 +156,8 @@ def test_command_line_records_it_and_asks_for_trust(
     folder = only_run(tmp_path)
     recorded = json.loads((folder / "config.json").read_text())
     assert recorded["method"]["augmentation"] == "my_views:brightness"
-    page = str(tmp_path / "page.html")
     for words in (
         ["evaluate", str(folder), "--episodes", "1", "--device", "cpu"],
-        ["inspect", str(folder), "--samples", "8", "--device", "cpu", "--out", page],
         ["train", "--from", str(folder), "--dry-run"],
     ):
         assert cli.main(words) == 2

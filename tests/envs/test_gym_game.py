@@ -321,10 +321,6 @@ def test_cartpole_from_the_command_line(tmp_path):
     code, out, err = cclf("evaluate", folder, "--episodes", "1")
     assert code == 0, err
     assert "over 1 episodes at 40 env steps" in out
-    assert cclf("play", folder, "--out", tmp_path / "episode.mp4")[0] == 0
-    code, out, err = cclf("export", folder, "--out", tmp_path / "policy.pt2")
-    assert code == 0, err
-    assert "(batch, 4, 25, 25) -> q_values float32 (batch, 2)" in out
 
 
 def test_a_policy_is_exported_where_a_time_limit_ends_its_games(tmp_path, monkeypatch):

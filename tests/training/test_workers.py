@@ -475,7 +475,7 @@ def test_worker_that_crashes_once_changes_nothing(tmp_path, uninterrupted, monke
     assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
-@pytest.mark.quick("raise-30-60")
+@pytest.mark.slow("test_episode_that_loses_four_workers_is_an_error")
 @pytest.mark.parametrize(("fault", "at_call", "saved"), [("crash", 5, 30), ("raise", 30, 60)])
 def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
     tmp_path, uninterrupted, monkeypatch, fault, at_call, saved
