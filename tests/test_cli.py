@@ -687,18 +687,6 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, numb
     assert_goes_on_to_the_same_end(tmp_path, undisturbed)
 
 
-@pytest.mark.slow("test_kills.py::test_resume_after_sigkill_is_bitwise_equal")
-def test_a_kill_loses_only_what_came_after_the_last_checkpoint(tmp_path, undisturbed):
-    process = start(tmp_path)
-    folder = tmp_path / LONG.run_name()
-    wait_for_step(folder, 70, process)
-    process.kill()
-    process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL
-    assert checkpoint.load(folder / "checkpoint")["agent_steps"] % 50 == 0
-    assert_goes_on_to_the_same_end(tmp_path, undisturbed)
-
-
 def test_ctrl_c_while_a_command_starts_leaves_one_line_and_no_traceback():
     script = """
 import sys

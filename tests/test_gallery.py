@@ -657,39 +657,6 @@ def brightness(colour):
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3]))
 
 
-@pytest.mark.slow("test_only_what_acts_in_a_method_is_told")
-def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
-    page, facts = shown["sac"]
-    tab.open(page, 1100)
-    headings = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
-    assert headings == [
-        "From the least to the most curious",
-        "The most curious",
-        "The least curious",
-        "What does curiosity correlate with?",
-        "Over training",
-        "Priorities",
-    ]
-    labels = tab.evaluate(
-        "[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))"
-    )
-    assert {
-        "histogram of curiosity",
-        "histogram of priorities",
-        "priority against age",
-        "curiosity against rarity",
-    } <= set(labels)
-    assert sum("over training" in label for label in labels) == 6
-    text = tab.evaluate("document.body.innerText")
-    rank = facts["follows"]["rarity"]["rank"]
-    assert (
-        f"with rarity (distance in pixels to the 5 nearest observations of its batch): rank correlation {rank:.2f}".replace(
-            "-", "−"
-        )
-        in text.replace("-", "−")
-    )
-
-
 @pytest.mark.slow("test_hostile_names_are_escaped")
 def test_hostile_names_stay_text(tab, runs, tmp_path):
     page = tmp_path / "page.html"

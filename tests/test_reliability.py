@@ -398,28 +398,3 @@ def test_reader_loads_the_newest_checkpoint_while_older_ones_are_removed(
     state = checkpoint.load(tmp_path)
     assert (state["number"], state["tensor"].tolist()) == (3, [3.0, 3.0])
     assert "warning" not in capsys.readouterr().err
-
-
-@pytest.mark.slow("test_reader_loads_the_newest_checkpoint_while_older_ones_are_removed")
-def test_agent_can_be_evaluated_during_training(tmp_path):
-    config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
-    folder = tmp_path / config.run_name()
-    words = ["train", *tiny_options(config), "--out", str(tmp_path)]
-    trainer = subprocess.Popen(
-        [sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        while checkpoint.load(folder / "checkpoint") is None and trainer.poll() is None:
-            pass
-        moments = []
-        while trainer.poll() is None:
-            code, out, err = cclf("evaluate", folder, "--episodes", "1", "--json")
-            assert (code, err) == (0, "")
-            moments.append(json.loads(out)["env_steps"])
-    finally:
-        trainer.kill()
-        said = trainer.communicate()[1]
-    assert trainer.returncode == 0, said
-    assert len(moments) > 1
-    assert moments == sorted(moments)
-    assert {moment % 5 for moment in moments} == {0}

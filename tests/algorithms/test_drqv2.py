@@ -259,32 +259,6 @@ def test_updates_come_every_second_agent_step_after_the_warm_up():
     learner.close()
 
 
-@pytest.mark.slow("test_learning.py::test_a_method_trains_on_deepmind_control")
-@pytest.mark.parametrize("method", ["drq-v2", "drq-v2+cclf"])
-def test_it_trains_on_deepmind_control(method):
-    """Forty agent steps, ten updates: what should move has moved, and every number is finite."""
-    pytest.importorskip("dm_control")
-    config = presets.resolve("dmc/cartpole-swingup", method, base_name="drqv2")
-    sizes = {"batch_size": 4, "hidden_dim": 32, "conv_filters": 8, "warmup_agent_steps": 20}
-    config = dataclasses.replace(
-        config,
-        algorithm=dataclasses.replace(config.algorithm, **sizes),
-        run=dataclasses.replace(config.run, env_steps=2 * 40),
-    )
-    learner = make_learner(config, CPU)
-    networks = learner.algorithm.networks
-    before = {name: value.clone() for name, value in networks.state_dict().items()}
-    turns = [learner.step(env_steps) for env_steps in range(0, 2 * 40, 2)]
-    learner.close()
-    assert learner.updates == 10
-    updates = [turn.metrics for turn in turns if turn.metrics is not None]
-    assert all(torch.isfinite(value) for metrics in updates for value in metrics.values())
-    still = {n for n, p in networks.named_parameters() if torch.equal(p, before[n])}
-    assert still == (set() if config.method.contrastive else {"framework.bilinear"})
-    live = torch.from_numpy(learner.replay.valid)
-    assert (learner.replay.priorities[live] != 1.0).any() == config.method.prioritisation
-
-
 def test_acting_has_more_noise_early_and_evaluation_none():
     agent = small_agent("drq-v2", noise_agent_steps=100)
     frames = small_batch(0).observation[:1].expand(500, -1, -1, -1)

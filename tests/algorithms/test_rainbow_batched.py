@@ -228,17 +228,6 @@ def test_resume_is_bitwise_equal(tmp_path, method):
     assert straight.updates == 24 - 12 + 1
 
 
-@pytest.mark.slow(
-    "algorithms/test_rainbow_workers.py::test_a_larger_budget_continues_finished_runs_as_a_batch"
-)
-def test_resume_with_a_larger_budget_is_bitwise_equal(tmp_path):
-    small, large = tiny("cclf"), longer("cclf", 36)
-    run(small, tmp_path / "grown")
-    grown, _ = run(large, tmp_path / "grown")
-    straight, _ = run(large, tmp_path / "straight")
-    assert differing(straight.state_dict(), grown.state_dict()) == []
-
-
 @pytest.mark.quick("Qbert")
 @pytest.mark.parametrize("game", ["Qbert", "Breakout"])
 def test_resume_of_atari_in_mid_game_is_bitwise_equal(tmp_path, game):

@@ -13,7 +13,6 @@ from cclf.storage import atomic_files, checkpoint
 from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
 from cclf.training import loop, trainer
-from cclf.training.trainer import final_evaluation
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
@@ -210,16 +209,6 @@ def test_a_signal_beside_evaluation_workers(
         assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 75
     assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 0
     assert_same_end(tmp_path, undisturbed, seeds)
-
-
-@pytest.mark.slow("test_resume_after_a_signal_in_any_phase_is_bitwise_equal")
-def test_a_signal_in_the_final_evaluation_beside_workers(tmp_path, undisturbed, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "final_evaluation", signalled(final_evaluation, 2))
-        assert train(tmp_path, "--eval-workers", 2)[0] == 75
-    assert not (folder(tmp_path, 2) / "final.csv").exists()
-    assert train(tmp_path, "--eval-workers", 2)[0] == 0
-    assert_same_end(tmp_path, undisturbed)
 
 
 # --- numbers that are no longer finite

@@ -4,7 +4,6 @@ against OpenCV's numbers."""
 import functools
 import hashlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from cclf.envs.atari_games import ATARI_GAMES
 from cclf.envs.frame_stack import StackedEnv
 from cclf.errors import ConfigError
 from cclf.storage.checkpoint import Checkpoints
-from cclf.training import subprocesses
 
 # Sizes of the minimal action sets of ale-py 0.12.1; the other thirteen games use all 18 actions.
 NUM_ACTIONS = {
@@ -449,35 +447,6 @@ def test_every_game_starts_and_a_saved_one_goes_on_exactly_in_a_fresh_emulator(n
     resumed.load_state_dict(state)
     np.testing.assert_array_equal(resumed.stack, env.stack)
     assert future(resumed, 90) == future(env, 90)
-
-
-RESUME = """
-import sys
-from pathlib import Path
-from cclf.storage.checkpoint import Checkpoints
-from test_atari import future, training
-for folder in map(Path, sys.argv[1:]):
-    env = training(folder.name, seed=99)
-    env.load_state_dict(Checkpoints(folder).load())
-    print(future(env, 200))
-"""
-
-
-@pytest.mark.slow("test_every_game_starts_and_a_saved_one_goes_on_exactly_in_a_fresh_emulator")
-def test_a_saved_game_goes_on_exactly_in_another_process(tmp_path):
-    """In mid-game, over lost lives and into the next game, whose waiting comes from the saved
-    generator."""
-    games, expected = ("Qbert", "Breakout", "MsPacman"), []
-    for name in games:
-        env = training(name)
-        env.reset()
-        future(env, 130)
-        Checkpoints(tmp_path / name).save(env.state_dict())
-        expected.append(future(env, 200))
-    command = [sys.executable, "-c", RESUME, *(str(tmp_path / name) for name in games)]
-    environment = subprocesses.child_environment()  # where this module can be found
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.stdout.split() == expected, done.stderr
 
 
 def test_a_state_between_a_lost_life_and_its_reset(tmp_path):

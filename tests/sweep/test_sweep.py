@@ -187,17 +187,6 @@ def test_the_demo_prints_how_many_runs_of_each_method_solved_the_task(
 
 
 @pytest.mark.slow("test_the_update_benchmark_checks_parity_first")
-def test_the_benchmark_prints_one_json_document(capsys: pytest.CaptureFixture[str]) -> None:
-    import json
-
-    words = "bench minigrid --seconds 0.2 --processes 1 --methods a2c --json"
-    assert cli.main(words.split()) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["a2c"]["frames_per_second"] > 0
-    assert set(report) >= {"device", "commit", "command"}
-
-
-@pytest.mark.slow("test_the_update_benchmark_checks_parity_first")
 def test_the_loop_benchmark_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 

@@ -467,14 +467,6 @@ def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypat
     assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
-@pytest.mark.slow("test_episode_that_loses_its_worker_has_the_same_return")
-def test_worker_that_crashes_once_changes_nothing(tmp_path, uninterrupted, monkeypatch):
-    use_faulty(monkeypatch, "crash", "step", 7, str(tmp_path / "struck"))
-    assert train(tmp_path, ASYNCHRONOUS)[0] == 0
-    assert (tmp_path / "struck").exists()
-    assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
-
-
 @pytest.mark.slow("test_episode_that_loses_four_workers_is_an_error")
 @pytest.mark.parametrize(("fault", "at_call", "saved"), [("crash", 5, 30), ("raise", 30, 60)])
 def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
