@@ -1,7 +1,6 @@
 """Packages that extend this one: the examples of docs/extending.md, and invalid entry points."""
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -29,7 +28,7 @@ from cclf.envs.registry import suites
 from cclf.storage.run_folder import read_checkpoint
 from cclf.training.agent import make_default_agent
 from cclf.types import Env
-from tiny_runs import CPU, tiny_config, tiny_options
+from tiny_runs import CPU, rows, tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parents[1]
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -99,11 +98,6 @@ def in_shell(commands: str, site: Path, folder: Path) -> "subprocess.CompletedPr
 def run_in(folder: Path, path: str) -> Path:
     (found,) = folder.glob(f"{path}/seed-1-*")
     return found
-
-
-def rows(table: Path) -> list[dict[str, str]]:
-    with table.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def final_return(run: Path) -> float:

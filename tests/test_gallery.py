@@ -195,7 +195,7 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     learner, env_steps = restored(SAC, runs["sac"])
     newest = ordered(by_hand(learner, env_steps))[0]["newest"]
     tab.open(page, 1100)
-    open_all(tab)
+    tab.open_details()
     look = facts["most"][0]
     card = "document.querySelector('#most + .samples .sample')"
     glance = f"[...{card}.querySelectorAll('.observation')]"
@@ -234,10 +234,6 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     assert np.array_equal(whole, newest)
     assert np.array_equal(anchor, newest[y : y + 16, x : x + 16])
     assert older.shape == whole.shape
-
-
-def open_all(tab):
-    tab.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
 
 
 def decoded(source):
@@ -631,7 +627,7 @@ def test_the_page_works_on_any_screen(tab, shown, name, width, dark):
     if width > 1000:
         height = tab.evaluate("document.documentElement.scrollHeight")
         assert height < 5 * 900, "long parts are folded"
-    open_all(tab)
+    tab.open_details()
     assert tab.problems == []
     assert {request for request in tab.requests if not request.startswith("data:")} == {
         page.as_uri()
@@ -662,7 +658,7 @@ def test_hostile_names_stay_text(tab, runs, tmp_path):
     page = tmp_path / "page.html"
     page.write_text(named_hostile(runs, tmp_path))
     tab.open(page, 1100)
-    open_all(tab)
+    tab.open_details()
     assert tab.problems == []
     assert tab.evaluate("window.hacked === undefined")
     assert tab.evaluate("document.querySelectorAll('script, [onerror]').length") == 0

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import test_gallery
 from cclf.algorithms.rainbow import inspect as gallery_rainbow
 from cclf.algorithms.rainbow.rainbow import make_rainbow
-from cclf.algorithms.registry import make_learner
 from cclf.config import Config
 from cclf.inspection.load import inspect_run
 from cclf.inspection.records import Gallery
@@ -36,10 +36,7 @@ def runs(trained: Callable[[Config], Path]) -> dict[str, Path]:
 
 
 def restored(config: Config, folder: Path) -> tuple[Any, torch.Tensor]:
-    saved = checkpoint.load(folder / "checkpoint")
-    learner = make_learner(config, CPU)
-    learner.load_state_dict(saved["learner"])
-    clock = saved["agent_steps"] * config.env.action_repeat
+    learner, clock = test_gallery.restored(config, folder)
     return learner, torch.tensor(float(clock), dtype=torch.float64)
 
 

@@ -17,20 +17,16 @@ from cclf.analysis.table import Cell, Entry, Table
 from cclf.commands import reproduce
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError
-from cclf.storage import run_folder
 from cclf.training import evaluation as evaluation
 from cclf.training.workers import LocalPool
 from cclf.types import EnvStep
 from tiny_rows import row, write_run
-from tiny_runs import CPU, run, tiny_config
+from tiny_runs import CPU, tiny_config
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    config = tiny_config(env_steps=30)
-    with run_folder.create_run_folder(config, tmp_path_factory.mktemp("runs")) as folder:
-        run(config, folder)
-    return folder
+def finished(trained):
+    return trained(tiny_config(env_steps=30))
 
 
 @pytest.fixture(scope="module")

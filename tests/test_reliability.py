@@ -25,7 +25,7 @@ from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_
 from cclf.training.workers import LocalPool
 from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
+from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config, tiny_options
 
 CONFIG = tiny_config()
 
@@ -169,9 +169,6 @@ def test_kill_after_a_repeated_evaluation_leaves_no_duplicate_row(
     with monkeypatch.context() as patch:
         patch.setattr(loop.TrainingRun, "_evaluate", signalled(loop.TrainingRun._evaluate, 1))
         assert train(tmp_path)[0] == 75
-
-    class Killed(BaseException):
-        pass
 
     def kill(*_):
         raise Killed

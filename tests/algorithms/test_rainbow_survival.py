@@ -16,14 +16,10 @@ from cclf.training import loop, trainer
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
-from tiny_runs import differing, rows, tiny_options
+from tiny_runs import Killed, differing, rows, tiny_options
 
 CONFIG = tiny_cclf(env_steps=36, eval_episodes=1, final_eval_episodes=1)
 SEEDS = (1, 2)
-
-
-class Killed(BaseException):  # as a kill would: nothing catches it
-    pass
 
 
 def kill(*_, **__):

@@ -1,8 +1,6 @@
 """Exported policies: what they answer, what they carry, and that a wrong one is never left
 behind."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -28,6 +26,7 @@ from cclf.errors import ConfigError
 from cclf.storage import run_folder
 from cclf.training.agent import load_agent
 from rainbow_inputs import tiny
+from test_cli import cclf
 from tiny_runs import CPU, run, tiny_config
 
 CONFIGS = {
@@ -154,13 +153,6 @@ def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, m
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "policy.pt2": "the one before"
     }
-
-
-def cclf(*words):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([str(word) for word in words])
-    return code, out.getvalue(), err.getvalue()
 
 
 def test_the_command_prints_shapes_difference_and_path(folders, tmp_path):

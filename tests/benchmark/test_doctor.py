@@ -1,7 +1,5 @@
 """`cclf doctor`: the facts of other machines, and the command on this one."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -12,7 +10,6 @@ import pytest
 
 from cclf import doctor
 from cclf.algorithms.registry import make_learner
-from cclf.cli import main
 from cclf.diagnosis import PROBLEMS, diagnose
 from cclf.storage import machine, manifest
 from faulty_envs import (
@@ -23,6 +20,7 @@ from faulty_envs import (
     UnusableRenderer,
 )
 from healthy_machine import LLVMPIPE, frames, healthy
+from test_cli import cclf
 from tiny_runs import CPU, tiny_config
 
 
@@ -203,13 +201,6 @@ def test_rendering_in_a_worker_returns_its_facts(monkeypatch):
 
 # --- the command
 # -------------------------------------------------------------------------------------------------------
-
-
-def cclf(*words):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([str(word) for word in words])
-    return code, out.getvalue(), err.getvalue()
 
 
 def test_the_doctor_on_this_machine_is_one_json_document():

@@ -33,10 +33,6 @@ def pixels():
     return GymnasiumEnv(NAME, frame_pixels=16)
 
 
-def game():
-    return GymnasiumEnv(NAME, frame_pixels=16)
-
-
 def played(make, place, fault, limit=None, action=0.0, **settings):
     """Make, reset and step an environment with a fault; what its last step gave."""
     settings = {"at_call": 1 if place in ("make", "reset", "close") else 3} | settings
@@ -51,7 +47,7 @@ def played(make, place, fault, limit=None, action=0.0, **settings):
         env = make()
         env.reset()
         for _ in range(4):
-            step = env.step(0 if make is game else np.full(1, action, np.float32))
+            step = env.step(np.full(1, action, np.float32))
         env.close()
         return step
     finally:
@@ -188,12 +184,10 @@ PICTURES = [
 ]
 
 
-@pytest.mark.parametrize("make", [pixels, game])
 @pytest.mark.parametrize("row", PICTURES, ids=[row[1] for row in PICTURES])
-def test_a_picture_that_is_none_is_refused_once_a_run_goes_on(row, make):
-    settings = {"action_space": Discrete(3)} if make is game else {}
+def test_a_picture_that_is_none_is_refused_once_a_run_goes_on(row):
     with pytest.raises(WorkerError) as caught:
-        played(make, "render", gives(row[0]), **settings)
+        played(pixels, "render", gives(row[0]))
     assert row[1] in str(caught.value)
 
 
@@ -205,13 +199,11 @@ IMAGES = [
 ]
 
 
-@pytest.mark.parametrize("make", [pixels, game])
 @pytest.mark.parametrize("row", IMAGES, ids=[row[2] for row in IMAGES])
-def test_an_image_of_another_shape_or_kind_is_refused(row, make):
+def test_an_image_of_another_shape_or_kind_is_refused(row):
     space, value, said = row
-    settings = {"action_space": Discrete(3)} if make is game else {}
     with pytest.raises(WorkerError) as caught:
-        played(make, "step", sees(value), observation_space=space, **settings)
+        played(pixels, "step", sees(value), observation_space=space)
     assert said in str(caught.value)
 
 

@@ -10,17 +10,13 @@ from cclf.storage import checkpoint
 from cclf.training import loop
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
-from tiny_runs import rows, tables, tiny_config, tiny_options
+from tiny_runs import Killed, rows, tables, tiny_config, tiny_options
 
 CONFIGS = {
     "sac": tiny_config(),
     "drqv2": tiny_config(base="drqv2", method="drq-v2+cclf"),
     "rainbow": tiny_cclf(env_steps=36, eval_episodes=1, final_eval_episodes=1),
 }
-
-
-class Killed(BaseException):
-    pass
 
 
 def train(config, out, *words, code=0):

@@ -30,7 +30,7 @@ from cclf.types import Env
 from faulty_envs import Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config
+from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config
 
 CONFIG = tiny_config()
 SEEDS = [11, 22, 33]
@@ -490,10 +490,6 @@ def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
 
 # --- TensorBoard
 # ------------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """Like SIGKILL: no code of the package runs after it."""
 
 
 def killed(original, at_call):
