@@ -292,6 +292,9 @@ def test_bfloat16_makes_nearly_the_same_step(method):
     assert float(torch.cosine_similarity(*steps, dim=0)) > 0.9
 
 
+@pytest.mark.slow(
+    "test_inspect_td_error.py::test_td_error_of_twin_critics_is_the_mean_distance_to_the_target"
+)
 def test_the_gallery_sees_what_an_update_sees(tmp_path):
     config = tiny_config("toy/reach-1d", "drq-v2+cclf", base="drqv2", algorithm={"n_steps": 3})
     with run_folder.create_run_folder(config, tmp_path) as folder:

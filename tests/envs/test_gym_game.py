@@ -1,8 +1,6 @@
 """Gymnasium environments with discrete actions, learned by Rainbow: one that shows layers of cells
 as MinAtar's games do, and CartPole through its renderer."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -379,18 +377,6 @@ def test_without_a_look_no_environment_is_made():
     assert migrate_config(values)["base"] == "sac"
     with pytest.raises(ConfigError, match="a_module_that_is_not_there"):
         presets.resolve(task)
-
-
-def test_no_list_of_names_imports_gymnasium():
-    program = (
-        "import contextlib, io, sys\n"
-        "from cclf.cli import main\n"
-        "with contextlib.redirect_stdout(io.StringIO()):\n"
-        "    for word in ('--help', 'methods', 'tasks'):\n"
-        "        assert main([word]) == 0\n"
-        "assert 'gymnasium' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_facts_are_asked_once():
