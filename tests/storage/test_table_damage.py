@@ -169,6 +169,13 @@ def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
     check_tables(run, 0, False, {})  # where nothing is kept, nothing is read
 
 
+@pytest.mark.parametrize("due", [True, False])
+def test_evaluation_that_is_due_again_is_cut_off_without_records_too(run, due):
+    """A checkpoint of an earlier version, saved before or after the evaluation of its step."""
+    RunLog(run, (), (), 30, due).close()
+    assert [row["env_steps"] for row in rows(run / "eval.csv")] == ([] if due else ["30"])
+
+
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
 def test_resumed_table_keeps_its_own_columns(tmp_path, recorded):
     """A later version declares the metric `new` and no longer computes `old`."""
