@@ -656,7 +656,9 @@ def test_the_update_that_trains_is_the_plain_one(method: str) -> None:
     assert plain.updates == lean.updates == 8
 
 
-@pytest.mark.quick("curl-fp32")
+@pytest.mark.slow(
+    "training/test_cuda_graphs.py::test_convolutions_and_crops_compile_as_single_graphs"
+)
 @pytest.mark.parametrize(
     ("method", "precision"),
     [

@@ -4,6 +4,8 @@ import runpy
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cclf.analysis import load
 from cclf.config import Config
 from cclf.inspection.cards import percent
@@ -12,6 +14,7 @@ from test_gallery import A2C
 from tiny_runs import CPU
 
 
+@pytest.mark.slow("test_gallery.py::test_a2c_looks_are_what_training_would_compute")
 def test_card_and_curves_of_the_front_page_show_the_data(
     trained: Callable[[Config], Path],
 ) -> None:

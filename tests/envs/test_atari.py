@@ -564,6 +564,7 @@ def test_roms_that_are_not_where_they_should_be(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.quick("2", "action3")
 @pytest.mark.parametrize("action", [2, np.int64(2), np.array(2), np.array([2], np.int32)])
 def test_an_action_is_an_integer_of_any_kind(action):
     env, twin = whole_games("Freeway"), whole_games("Freeway")

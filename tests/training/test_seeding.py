@@ -110,6 +110,18 @@ def test_runs_with_different_seeds_differ_in_everything_sampled():
         assert not torch.equal(ours, theirs)
 
 
+def test_a_draw_takes_its_numbers_from_the_streams_of_their_names():
+    learner, same = make_learner(tiny_config(), CPU), Generators(1, CPU, CPU)
+    for env_steps in range(12):
+        learner.step(env_steps)
+    same.load_state_dict(learner.generators.state_dict())
+    batch, noise = learner.draw()
+    assert torch.equal(batch.slot, learner.replay.sample(4, same["replay"]).slot)
+    expected = learner.algorithm.draw_noise(4, same["augment"], same["policy"])
+    for ours, theirs in zip(noise[:4], expected[:4], strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_actions_after_the_warm_up_depend_on_the_seed(tmp_path):
     configs = [tiny_config(seed=seed, env_steps=45, eval_episodes=1) for seed in (1, 2)]
     learners = [run(config, tmp_path / str(config.seed))[0] for config in configs]

@@ -101,7 +101,7 @@ def test_contexts_of_pytorch_do_not_affect_a_run_or_an_agent(
     assert actions == expected
 
 
-@pytest.mark.quick("dtype", "threads")
+@pytest.mark.quick("dtype")
 @pytest.mark.parametrize("name", SWITCHES)
 def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
     name: str,
@@ -119,7 +119,7 @@ def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
     assert actions == expected
 
 
-@pytest.mark.quick("dtype", "threads")
+@pytest.mark.quick("dtype")
 @pytest.mark.parametrize("name", SWITCHES)
 def test_setting_changed_by_a_callback_is_restored_when_it_returns(
     name: str,
