@@ -41,6 +41,10 @@ def test_derived_seeds_are_pinned():
         2299343124717194539,
         6499562913721820435,
     ]
+    streams = Generators(1, CPU, CPU).streams
+    assert {name: stream.initial_seed() for name, stream in streams.items()} == {
+        name: derive(1, name) for name in ("replay", "augment", "policy", "act")
+    }
 
 
 def test_streams_are_reproducible_independent_and_saved():
