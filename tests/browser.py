@@ -111,6 +111,9 @@ class Page:
         ):
             assert time.monotonic() < deadline, f"{path} did not finish loading"
 
+    def open_details(self) -> None:
+        self.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+
     def evaluate(self, expression: str) -> Any:
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in result, result

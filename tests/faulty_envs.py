@@ -14,6 +14,7 @@ import numpy as np
 
 from cclf.config import EnvConfig
 from cclf.envs.toy import make
+from cclf.errors import ConfigError
 
 REACH = partial(
     make, "reach-1d", EnvConfig(frame_pixels=20, crop_pixels=16, frame_stack=1, action_repeat=1), 0
@@ -119,6 +120,43 @@ class FaultyPlayer:
 
     def close(self):
         pass
+
+
+class Renderer:
+    """An environment with the calls of `cclf doctor`."""
+
+    fault = None
+
+    def __init__(self, *_):
+        pass
+
+    def reset(self, seed):
+        pass
+
+    def renderer(self, count):
+        if self.fault:
+            FAULTS[self.fault]()
+        return {"count": count}
+
+    def close(self):
+        pass
+
+
+class HangingRenderer(Renderer):
+    fault = "hang"
+
+
+class CrashingRenderer(Renderer):
+    fault = "crash"
+
+
+class RaisingRenderer(Renderer):
+    fault = "raise"
+
+
+class UnusableRenderer(Renderer):
+    def __init__(self, *_):
+        raise ConfigError("MuJoCo cannot open a headless renderer")
 
 
 class Adder:

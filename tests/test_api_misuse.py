@@ -169,6 +169,7 @@ def test_a_state_that_is_not_finite_is_refused() -> None:
 # ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("on_step")
 @pytest.mark.parametrize("name", ["on_step", "on_evaluation"])
 def test_stop_iteration_of_a_callback_is_named(tmp_path: Path, name: str, plain: cclf.Run) -> None:
     refused(

@@ -152,6 +152,16 @@ def nodes(*kinds):
                 yield f"{name}:{getattr(node, 'lineno', 0)}", node
 
 
+def test_slow_tests_name_a_default_test_that_stands_for_them():
+    tests = Path(__file__).parent
+    for path in tests.rglob("test_*.py"):
+        for named in re.findall(r"mark\.slow\(\s*\"([\w/.:]+)\"", path.read_text()):
+            file, _, name = named.rpartition("::")
+            text = (tests / file if file else path).read_text()
+            (marks,) = re.findall(rf"((?:^(?:@.*|[ )\]].*)\n)*)def {name}\(", text, re.MULTILINE)
+            assert "mark.slow" not in marks, f"{path.name}: {named}"
+
+
 def test_imports_point_one_way():
     assert not [name for name in FILES if layer(name) not in MAY_IMPORT | {"light": 0}]
     wrong = {

@@ -81,7 +81,8 @@ def assert_refused(result, *words):
         (["--help"], ["torch", "numpy", "tyro", "rich"]),
         (["--version"], ["torch", "numpy", "tyro", "rich"]),
         (["nonsense"], ["torch", "numpy", "tyro", "rich"]),
-        (["methods", "--json"], ["torch", "numpy"]),
+        (["methods", "--json"], ["torch", "numpy", "gymnasium"]),
+        (["tasks"], ["torch", "numpy", "gymnasium"]),
         (["train", "toy/reach", "--dry-run"], ["torch"]),
         (["train", "--help"], ["torch"]),
     ],
@@ -107,7 +108,13 @@ assert (found := [name for name in {absent!r} if name in sys.modules]) == [], fo
 def test_threads_of_torch_are_told_to_sleep_before_it_starts(set_by_user, spins):
     """Beside another busy process spinning threads make an update thirty times slower; PyTorch's
     OpenMP says what it was told."""
-    script = "from cclf.cli import main; main(['methods', '--json']); import torch"
+    script = """
+import ctypes, importlib.util, pathlib
+from cclf.cli import main
+main(["--version"])
+[openmp] = (pathlib.Path(importlib.util.find_spec("torch").origin).parent / "lib").glob("libgomp*")
+ctypes.CDLL(str(openmp))
+"""
     environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     environment |= {"OMP_DISPLAY_ENV": "verbose", **set_by_user}
     done = subprocess.run(
@@ -161,20 +168,15 @@ def test_tasks_as_one_json_document():
     assert documents["dmc/cartpole-swingup"]["action_repeat"] == 8
 
 
-def test_listings_for_people():
-    for command, words in (
-        ("methods", ["cclf", "select+", "views=2"]),
-        ("tasks", ["dmc/walker-walk", "gym/<id>"]),
-    ):
-        code, out, err = cclf(command)
-        assert (code, err) == (0, "")
-        for word in words:
-            assert word in out
-
-
-def test_methods_come_with_their_summaries_and_whole_names(monkeypatch):
+def test_listings_for_people(monkeypatch):
+    code, out, err = cclf("tasks")
+    assert (code, err) == (0, "")
+    assert "dmc/walker-walk" in out
+    assert "gym/<id>" in out
     monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = cclf("methods")
+    code, out, err = cclf("methods")
+    assert (code, err) == (0, "")
+    assert "views=2" in out
     assert "  rad  SAC on one random crop\n" in out
     assert all(f"  {method}" in out for base in algorithms().values() for method in base.methods)
 
@@ -397,13 +399,14 @@ def test_a_smaller_budget_than_was_run_does_nothing(copied):
 
 def test_a_larger_budget_goes_on(copied):
     config, out, folder = copied
-    code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out, "--env-steps", "90")
+    code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out, "--env-steps", "65")
     assert (code, stdout.splitlines()[-1]) == (0, str(folder)), "the budget is no part of the name"
     assert "resuming at 60 env steps" in stderr
-    assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["30", "60", "90"]
-    assert json.loads((folder / "config.json").read_text())["run"]["env_steps"] == 90
+    assert [row["env_steps"] for row in rows(folder / "eval.csv")] == ["30", "60", "65"]
+    assert json.loads((folder / "config.json").read_text())["run"]["env_steps"] == 65
 
 
+@pytest.mark.quick("minigrid/Empty-16x16-re3+cclf")
 @pytest.mark.parametrize(
     ("task", "method"), [("minigrid/Empty-16x16", "re3+cclf"), ("gym/Pendulum-v1", "drq")]
 )
@@ -507,6 +510,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
+@pytest.mark.quick("ascii")
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_bad_options_are_named_in_any_terminal(encoding):
     command = [sys.executable, "-m", "cclf.cli", "train", "toy/reach", "--bacth-size", "3"]
@@ -636,8 +640,18 @@ def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
 LONG = tiny_config(env_steps=160, eval_every_env_steps=50, log_every_agent_steps=5)
 
 
+# PyTorch's compiler takes a second of every start that imports it.
+PROGRAM = """
+import sys
+from cclf.cli import main
+code = main()
+assert not {"torch._dynamo", "torch._inductor"} & set(sys.modules)
+sys.exit(code)
+"""
+
+
 def start(out):
-    command = [sys.executable, "-m", "cclf.cli", "train", *tiny_options(LONG), "--out", str(out)]
+    command = [sys.executable, "-c", PROGRAM, "train", *tiny_options(LONG), "--out", str(out)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -674,9 +688,8 @@ def assert_goes_on_to_the_same_end(out, undisturbed):
     assert differing(final_state(folder), final_state(undisturbed)) == []
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.quick("15")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, number):
     process = start(tmp_path)
     folder = tmp_path / LONG.run_name()
@@ -688,18 +701,6 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, undisturbed, numb
     assert "run the same command to go on" in stderr.splitlines()[-1]
     assert "stopping after this update" in stderr.splitlines()[-2], "said at once"
     assert 65 <= checkpoint.load(folder / "checkpoint")["agent_steps"] < 160
-    assert_goes_on_to_the_same_end(tmp_path, undisturbed)
-
-
-@pytest.mark.slow  # tests/test_kills.py has some in the default lane
-def test_a_kill_loses_only_what_came_after_the_last_checkpoint(tmp_path, undisturbed):
-    process = start(tmp_path)
-    folder = tmp_path / LONG.run_name()
-    wait_for_step(folder, 70, process)
-    process.kill()
-    process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL
-    assert checkpoint.load(folder / "checkpoint")["agent_steps"] % 50 == 0
     assert_goes_on_to_the_same_end(tmp_path, undisturbed)
 
 

@@ -63,6 +63,7 @@ def test_message_and_warning_are_lines_on_standard_error(capsys):
     assert capsys.readouterr().err == "one\ncclf: warning: two\nthree\n"
 
 
+@pytest.mark.quick("FullDisk")
 @pytest.mark.parametrize("stream", BROKEN)
 def test_training_with_broken_standard_error_is_complete(tmp_path, monkeypatch, stream):
     config = tiny_config("toy/reach-1d", "drq")
@@ -73,6 +74,7 @@ def test_training_with_broken_standard_error_is_complete(tmp_path, monkeypatch, 
     assert (folder / "checkpoint").is_dir()
 
 
+@pytest.mark.quick("without_reader-0", "FullDisk-2")
 @pytest.mark.parametrize(("stream", "exit_code"), [(without_reader, 0), (FullDisk, 2), (absent, 2)])
 def test_training_with_broken_standard_output_concludes_all_runs(
     tmp_path, monkeypatch, capsys, stream, exit_code
@@ -129,6 +131,7 @@ def test_process_with_standard_output_on_a_full_disk_says_it_in_one_line(tmp_pat
     assert run_in_shell("cclf methods --json > /dev/full", tmp_path) == (2, line)
 
 
+@pytest.mark.slow("test_training_with_broken_standard_output_concludes_all_runs")
 def test_process_whose_reader_leaves_trains_to_the_end(tmp_path):
     words = " ".join(tiny_options(tiny_config("toy/reach-1d", "drq")))
     command = f"(cclf train {words} 2>&1; echo $? > exit_code) | head -1; cat exit_code >&2"

@@ -143,13 +143,6 @@ def test_functions_of_the_equations_exist():
     assert columns(page, "equation") == [f"({number})" for number in range(1, 10)]
 
 
-def test_tests_named_in_tables_exist():
-    for name in ("protocol.md", "method.md"):
-        named = {word for cell in columns(DOCS / name, "tests") for word in code_words(cell)}
-        assert len(named) > 3
-        assert not [word for word in named if not (ROOT / "tests" / word).exists()]
-
-
 def test_every_cell_about_another_library_names_its_file():
     """At the commit that was read."""
     text = (DOCS / "comparison.md").read_text()
@@ -201,12 +194,6 @@ def test_every_column_of_a_table_is_explained():
     assert explained == written
 
 
-def test_readme_names_the_files_of_the_algorithm():
-    words = (ROOT / "README.md").read_text()
-    files = ("equations.py", "framework.py", "algorithms/sac/sac.py")
-    assert all(f"src/cclf/{name}" in words for name in files)
-
-
 def test_one_version_in_package_citation_and_changelog():
     assert f"\nversion: {cclf.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -244,23 +231,6 @@ def test_figures_of_the_readme_exist_for_light_and_dark_screens():
     assert len(light) == 2
     assert dark == [path.replace("-light.", "-dark.") for path in light]
     assert all((ROOT / path).stat().st_size > 1_000 for path in (*light, *dark))
-
-
-def test_commands_of_the_readme_are_not_cut_on_a_screen():
-    """A block of code on GitHub shows about 112 columns before it has to be scrolled."""
-    lines = (ROOT / "README.md").read_text().splitlines()
-    code = [line for line in lines if line.startswith("    ")]
-    assert len(code) > 10
-    assert [line for line in code if len(line) - 4 > 110] == []
-
-
-def test_every_figure_is_shown_and_a_command_draws_it():
-    commands = (ROOT / "Makefile").read_text()
-    pages = [page.read_text() for page in (*PAGES, *HISTORY)]
-    for path in sorted((DOCS / "figures").iterdir()):
-        assert any(path.name in page for page in pages), path.name
-        # Those of the front page come from a script, that of a benchmark from a GPU.
-        assert path.name in commands or path.name.startswith(("front-", "cost-")), path.name
 
 
 def test_documents_are_short():

@@ -1,6 +1,7 @@
 """Packages that extend this one: the examples of docs/extending.md, and invalid entry points."""
 
-import csv
+import contextlib
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,7 @@ from cclf.envs.registry import suites
 from cclf.storage.run_folder import read_checkpoint
 from cclf.training.agent import make_default_agent
 from cclf.types import Env
-from tiny_runs import CPU, tiny_config, tiny_options
+from tiny_runs import CPU, rows, tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parents[1]
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
@@ -93,46 +95,9 @@ def in_shell(commands: str, site: Path, folder: Path) -> "subprocess.CompletedPr
     )
 
 
-# Each command in a process of its own, of which only the first imports everything.
-ONE_BY_ONE = """
-import glob, json, os, sys
-import torch
-from cclf.cli import main
-for words in json.loads(sys.argv[1]):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            code = main([found for word in words for found in glob.glob(word) or [word]])
-        finally:
-            sys.stdout.flush()
-        os._exit(code)
-    if os.waitpid(pid, 0)[1]:
-        sys.exit(f"failed: {words}")
-"""
-
-
-def in_forks(commands: str, site: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """As `in_shell`, for plain commands, and quicker."""
-    words = [shlex.split(line)[1:] for line in commands.splitlines()]
-    return subprocess.run(
-        [sys.executable, "-P", "-c", ONE_BY_ONE, json.dumps(words)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(site)])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-
-
 def run_in(folder: Path, path: str) -> Path:
     (found,) = folder.glob(f"{path}/seed-1-*")
     return found
-
-
-def rows(table: Path) -> list[dict[str, str]]:
-    with table.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def final_return(run: Path) -> float:
@@ -149,10 +114,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def base_runs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("base")
-    done = in_forks(COMMANDS["base"], site, folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    folder, said = tmp_path_factory.mktemp("base"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.chdir(folder)
+        with installed(patch, site):
+            for line in COMMANDS["base"].splitlines():
+                words = shlex.split(line)[1:]
+                assert cli.main([path for word in words for path in glob(word) or [word]]) == 0
+    return folder, said.getvalue()
 
 
 def random_return(make: Callable[[int], Env], episodes: int = 50) -> float:
@@ -178,7 +147,7 @@ def test_q_table_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> Non
     assert "return 3 ± 0 over 10 episodes at 2,000 env steps" in said
 
 
-@pytest.mark.slow
+@pytest.mark.slow("envs/test_gym_game.py::test_cartpole_from_the_command_line")
 def test_gymnasium_environment_of_the_page_is_trained_by_rainbow(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     shutil.copy(EXAMPLES / "three_torques.py", tmp_path)
@@ -294,11 +263,17 @@ def test_table_names_runs_of_an_uninstalled_suite() -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose packages are installed for this process, as long as a test runs."""
+    with installed(monkeypatch, tmp_path):
+        yield tmp_path
+
+
+@contextlib.contextmanager
+def installed(monkeypatch: pytest.MonkeyPatch, site: Path) -> Iterator[None]:
     before = set(sys.modules)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(site)
     for known in (algorithms, suites):
         known.cache_clear()
-    yield tmp_path
+    yield
     for known in (algorithms, suites):
         known.cache_clear()
     for name in set(sys.modules) - before:
@@ -344,7 +319,7 @@ def test_method_of_the_page_trains_with_the_update_of_sac(here: Path) -> None:
     assert cli.main(["evaluate", str(ours), "--episodes", "1", "--device", "cpu"]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_method_of_the_page_trains_with_the_update_of_sac")
 def test_every_command_of_the_page_works_with_a_plugin_method(site: Path, tmp_path: Path) -> None:
     done = in_shell(COMMANDS["method"], site, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -361,7 +336,7 @@ def test_commands_that_a_plugin_algorithm_lacks_are_refused(
     assert "q-table has no export" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_q_table_of_the_page_learns_to_catch")
 def test_plugin_algorithm_trains_on_a_plugin_task_and_resumes_exactly(
     site: Path, here: Path
 ) -> None:
@@ -394,7 +369,7 @@ def test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind(
     assert "base rainbow" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind")
 def test_every_command_of_the_page_works_with_a_plugin_suite(site: Path, tmp_path: Path) -> None:
     done = in_shell(COMMANDS["suite"], site, tmp_path)
     assert done.returncode == 0, done.stderr

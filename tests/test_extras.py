@@ -43,6 +43,7 @@ def test_extras_are_those_of_pyproject():
         assert all(module.replace("_", "-") in line for module in modules), extra
 
 
+@pytest.mark.quick("config0-imageio-video")
 @pytest.mark.parametrize(
     ("config", "module", "extra"),
     [(SAC, "imageio", "video"), (SAC, "imageio_ffmpeg", "video"), (GRIDS, "minigrid", "minigrid")],
@@ -84,6 +85,7 @@ def raising(error):
 BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'")
 
 
+@pytest.mark.quick("config0-cclf.training.loop-write_video", "config1-Reach-render")
 @pytest.mark.parametrize(
     ("config", "owner", "name"),
     [
@@ -128,7 +130,7 @@ class Unseen:
         raise BROKEN
 
 
-@pytest.mark.slow  # a worker imports all that this file does
+@pytest.mark.slow("test_failed_video_is_a_warning")
 def test_failed_rendering_in_a_worker_ends_no_evaluation():
     policy = make_learner(SAC, CPU).algorithm
     pool = WorkerPool([Unseen], "toy")
@@ -158,22 +160,21 @@ def test_failed_rendering_in_a_worker_ends_no_evaluation():
     ids=lambda value: value[0] if isinstance(value, list) else value,
 )
 def test_command_without_its_package_fails_before_it_begins(
-    trained, tmp_path, monkeypatch, words, module, extra
+    grid_run, tmp_path, monkeypatch, words, module, extra
 ):
     hide(monkeypatch, module)
     monkeypatch.setattr(registry, "make_agent", raising(AssertionError("it has begun")))
-    places = {"RUN": str(trained), "OUT": str(tmp_path / "out")}
+    places = {"RUN": str(grid_run), "OUT": str(tmp_path / "out")}
     words = [re.sub("RUN|OUT", lambda found: places[found[0]], word) for word in words]
     assert_refused(cclf(*words), f"needs {module}", f"pip install 'cclf[{extra}]'")
     assert contents(tmp_path) == {}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    out = tmp_path_factory.mktemp("trained")
-    config = tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32)
-    assert train(out, config)[0] == 0
-    return out / config.run_name()
+def grid_run(trained):
+    return trained(
+        tiny_config("minigrid/Empty-16x16", "re3+cclf", env_steps=32, eval_every_env_steps=32)
+    )
 
 
 def test_doctor_names_missing_modules_and_their_extra(monkeypatch):

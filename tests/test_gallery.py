@@ -29,7 +29,7 @@ from cclf.inspection.samples import rarity
 from cclf.storage import checkpoint, run_folder
 from cclf.training.seeding import Generators, derive
 from rainbow_inputs import rainbow_of, tiny, tiny_cclf
-from tiny_runs import CPU, run, tiny_config
+from tiny_runs import CPU, tiny_config
 
 SAC = tiny_config("toy/reach-1d", env={"frame_stack": 2}, algorithm={"batch_size": 8})
 A2C = tiny_config(
@@ -40,12 +40,6 @@ A2C = tiny_config(
 )
 RAINBOW = tiny_cclf(env_steps=60, eval_every_env_steps=60, final_eval_episodes=0)
 SAMPLES = 64
-
-
-def trained(config, out):
-    with run_folder.create_run_folder(config, out) as folder:
-        run(config, folder)
-    return folder
 
 
 def inspected(folder, page):
@@ -73,9 +67,8 @@ def inspected(folder, page):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    return {"sac": trained(SAC, out), "a2c": trained(A2C, out), "rainbow": trained(RAINBOW, out)}
+def runs(trained):
+    return {"sac": trained(SAC), "a2c": trained(A2C), "rainbow": trained(RAINBOW)}
 
 
 @pytest.fixture(scope="module")
@@ -195,12 +188,13 @@ def test_sac_looks_are_what_training_would_compute(runs, shown, end):
         assert look["age"] == learner.replay.head - row["slot"]
 
 
+@pytest.mark.slow("test_sac_looks_are_what_training_would_compute")
 def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     page, facts = shown["sac"]
     learner, env_steps = restored(SAC, runs["sac"])
     newest = ordered(by_hand(learner, env_steps))[0]["newest"]
     tab.open(page, 1100)
-    open_all(tab)
+    tab.open_details()
     look = facts["most"][0]
     card = "document.querySelector('#most + .samples .sample')"
     glance = f"[...{card}.querySelectorAll('.observation')]"
@@ -239,10 +233,6 @@ def test_the_page_shows_those_numbers_and_pictures(runs, shown, tab):
     assert np.array_equal(whole, newest)
     assert np.array_equal(anchor, newest[y : y + 16, x : x + 16])
     assert older.shape == whole.shape
-
-
-def open_all(tab):
-    tab.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
 
 
 def decoded(source):
@@ -411,10 +401,10 @@ def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
         assert len(drawn.now.frames) == 2
 
 
-def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(tmp_path):
+def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(trained):
     config = tiny("cclf", replay_capacity_transitions=30)
     config = replace(config, run=replace(config.run, env_steps=50, eval_every_env_steps=50))
-    folder = trained(config, tmp_path)
+    folder = trained(config)
     replay = restored(config, folder)[0].replay
     assert replay.written > replay.slots, "the ring is full"
     gallery = inspect_run(folder, 16, CPU)
@@ -442,16 +432,17 @@ def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
     }
 
 
-def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(tmp_path):
+def test_a_replay_of_games_with_nothing_to_draw_yet_is_refused(trained):
     young = replace(RAINBOW, run=replace(RAINBOW.run, env_steps=3, eval_every_env_steps=3))
     with pytest.raises(ConfigError, match="no complete transition"):
-        inspect_run(trained(young, tmp_path), 8, CPU)
+        inspect_run(trained(young), 8, CPU)
 
 
+@pytest.mark.quick("prioritisation")
 @pytest.mark.parametrize("method", ["selection", "prioritisation", "regularisation", "reward"])
-def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
+def test_only_what_acts_in_a_method_on_games_is_told(method, trained):
     config = tiny(method)
-    gallery = inspect_run(trained(config, tmp_path), 8, CPU)
+    gallery = inspect_run(trained(config), 8, CPU)
     look = gallery.most[0]
     assert (look.priority is not None, gallery.priorities is not None) == (
         config.method.prioritisation,
@@ -461,12 +452,13 @@ def test_only_what_acts_in_a_method_on_games_is_told(method, tmp_path):
     assert len(look.now.views) == config.method.views
 
 
+@pytest.mark.quick("select+")
 @pytest.mark.parametrize(
     "method", ["selection", "prioritisation", "regularisation", "reward", "select+"]
 )
-def test_only_what_acts_in_a_method_is_told(method, tmp_path):
+def test_only_what_acts_in_a_method_is_told(method, trained):
     config = tiny_config("toy/reach-1d", method, env_steps=24, eval_every_env_steps=24)
-    gallery = inspect_run(trained(config, tmp_path), 8, CPU)
+    gallery = inspect_run(trained(config), 8, CPU)
     look = gallery.most[0]
     told = cards.describe(look)
     assert (look.priority is not None, "priority" in told) == (config.method.prioritisation,) * 2
@@ -545,14 +537,14 @@ def contents(folder):
     }
 
 
-def test_a_replay_that_wrapped_around_is_read_in_its_order(tmp_path):
+def test_a_replay_that_wrapped_around_is_read_in_its_order(trained):
     config = tiny_config(
         "toy/reach-1d",
         env_steps=90,
         eval_every_env_steps=90,
         algorithm={"replay_capacity_transitions": 30, "batch_size": 8},
     )
-    folder = trained(config, tmp_path)
+    folder = trained(config)
     learner, _ = restored(config, folder)
     assert learner.replay.written > learner.replay.slots, "the ring is full"
     gallery = inspect_run(folder, 16, CPU)
@@ -606,6 +598,26 @@ def test_grids_are_drawn_as_the_agent_sees_them():
 HOSTILE = '"><img src=x onerror="window.hacked=1"><script>window.hacked=2</script>'
 
 
+def named_hostile(runs, tmp_path):
+    """The page of a run whose folder, task, method and profile are code."""
+    folder = tmp_path / f"<b>{HOSTILE.replace('/', '∕')}"
+    folder.mkdir()
+    for path in runs["sac"].iterdir():
+        if path.name != "config.json":
+            (folder / path.name).symlink_to(path)
+    config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
+    (folder / "config.json").write_text(json.dumps(config.to_dict()))
+    return inspection_page.to_html(inspect_run(folder, 8, CPU))
+
+
+def test_hostile_names_are_escaped(runs, tmp_path):
+    page = named_hostile(runs, tmp_path)
+    assert "<script" not in page
+    assert "<img src=x" not in page
+    assert "&lt;script&gt;window.hacked=2" in page
+
+
+@pytest.mark.slow("analysis/test_report.py::test_the_page_works_on_any_screen")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 390])
 @pytest.mark.parametrize("name", ["sac", "a2c", "rainbow"])
@@ -615,7 +627,7 @@ def test_the_page_works_on_any_screen(tab, shown, name, width, dark):
     if width > 1000:
         height = tab.evaluate("document.documentElement.scrollHeight")
         assert height < 5 * 900, "long parts are folded"
-    open_all(tab)
+    tab.open_details()
     assert tab.problems == []
     assert {request for request in tab.requests if not request.startswith("data:")} == {
         page.as_uri()
@@ -641,50 +653,12 @@ def brightness(colour):
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3]))
 
 
-def test_the_page_says_what_curiosity_follows_and_how_it_moved(tab, shown):
-    page, facts = shown["sac"]
-    tab.open(page, 1100)
-    headings = tab.evaluate("[...document.querySelectorAll('h2')].map(h => h.innerText)")
-    assert headings == [
-        "From the least to the most curious",
-        "The most curious",
-        "The least curious",
-        "What does curiosity correlate with?",
-        "Over training",
-        "Priorities",
-    ]
-    labels = tab.evaluate(
-        "[...document.querySelectorAll('svg[role=img]')].map(s => s.getAttribute('aria-label'))"
-    )
-    assert {
-        "histogram of curiosity",
-        "histogram of priorities",
-        "priority against age",
-        "curiosity against rarity",
-    } <= set(labels)
-    assert sum("over training" in label for label in labels) == 6
-    text = tab.evaluate("document.body.innerText")
-    rank = facts["follows"]["rarity"]["rank"]
-    assert (
-        f"with rarity (distance in pixels to the 5 nearest observations of its batch): rank correlation {rank:.2f}".replace(
-            "-", "−"
-        )
-        in text.replace("-", "−")
-    )
-
-
+@pytest.mark.slow("test_hostile_names_are_escaped")
 def test_hostile_names_stay_text(tab, runs, tmp_path):
-    folder = tmp_path / f"<b>{HOSTILE.replace('/', '∕')}"
-    folder.mkdir()
-    for path in runs["sac"].iterdir():
-        if path.name != "config.json":
-            (folder / path.name).symlink_to(path)
-    config = replace(SAC, task=f"toy/{HOSTILE}", method_name=HOSTILE, profile=HOSTILE)
-    (folder / "config.json").write_text(json.dumps(config.to_dict()))
     page = tmp_path / "page.html"
-    page.write_text(inspection_page.to_html(inspect_run(folder, 8, CPU)))
+    page.write_text(named_hostile(runs, tmp_path))
     tab.open(page, 1100)
-    open_all(tab)
+    tab.open_details()
     assert tab.problems == []
     assert tab.evaluate("window.hacked === undefined")
     assert tab.evaluate("document.querySelectorAll('script, [onerror]').length") == 0

@@ -89,10 +89,3 @@ def test_help_of_train_is_grouped_and_complete(base):
     assert "--base {" + ",".join(algorithms()) + "}" in words
     # what follows an option, its choices and its line breaks is a sentence, not its default
     assert not re.findall(r"--[a-z0-9-]+ (?:[A-Z]+|\{[^}]*\}|\[[^]]*\]\]) \(default", words)
-
-
-def test_help_flows_as_one_paragraph():
-    assert "The defaults below show them." in " ".join(
-        line.strip("│ ") for line in shown("train", "toy/reach").splitlines()
-    )
-    assert "except `env_steps`, which says when to stop." in shown("train", "toy/reach")

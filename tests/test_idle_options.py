@@ -203,6 +203,7 @@ WITH_ALL_PIECES = [pair for pair in PAIRS if pair[1] in ("cclf", "drq-v2+cclf")]
 IN_SLOW_LANE = ("rainbow", "sac, state")  # the longest runs, and those much like others
 
 
+@pytest.mark.quick("sac-cclf", "a2c-cclf")
 @pytest.mark.parametrize(
     ("base", "method"), [pair for pair in WITH_ALL_PIECES if pair[0] not in IN_SLOW_LANE]
 )
@@ -210,7 +211,7 @@ def test_every_option_of_cclf_has_an_effect_or_is_refused(base, method):
     walk(base, method)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_every_option_of_cclf_has_an_effect_or_is_refused")
 @pytest.mark.parametrize(
     ("base", "method"),
     [pair for pair in PAIRS if pair not in WITH_ALL_PIECES or pair[0] in IN_SLOW_LANE],
@@ -219,7 +220,7 @@ def test_every_option_of_every_method_has_an_effect_or_is_refused(base, method):
     walk(base, method)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_refusal_names_both_options")
 @pytest.mark.parametrize(("base", "method"), PAIRS)
 def test_no_option_with_an_effect_is_refused(base, method):
     assert refused_needlessly(base, method) == []

@@ -1,5 +1,6 @@
 """The TD errors that `cclf inspect` correlates with curiosity, by hand for every base algorithm."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,41 +9,34 @@ import numpy as np
 import pytest
 import torch
 
+import test_gallery
 from cclf.algorithms.rainbow import inspect as gallery_rainbow
 from cclf.algorithms.rainbow.rainbow import make_rainbow
-from cclf.algorithms.registry import make_learner
 from cclf.config import Config
 from cclf.inspection.load import inspect_run
 from cclf.inspection.records import Gallery
-from cclf.storage import checkpoint, run_folder
+from cclf.storage import checkpoint
 from cclf.training.seeding import Generators, derive
-from rainbow_inputs import tiny, tiny_cclf
-from tiny_runs import CPU, run, tiny_config
+from rainbow_inputs import tiny
+from test_gallery import A2C, RAINBOW, SAC
+from tiny_runs import CPU, tiny_config
 
 CONFIGS = {
-    "sac": tiny_config("toy/reach-1d", algorithm={"batch_size": 8}),
-    "a2c": tiny_config("minigrid/DoorKey-6x6", env_steps=320, eval_every_env_steps=320),
+    "sac": SAC,
+    "a2c": A2C,
     "drqv2": tiny_config("toy/reach-1d", "drq-v2+cclf", base="drqv2", algorithm={"batch_size": 8}),
-    "rainbow": tiny_cclf(env_steps=60, eval_every_env_steps=60, final_eval_episodes=0),
+    "rainbow": RAINBOW,
 }
 SAMPLES = 64
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    out, found = tmp_path_factory.mktemp("runs"), {}
-    for name, config in CONFIGS.items():
-        with run_folder.create_run_folder(config, out) as folder:
-            run(config, folder)
-        found[name] = folder
-    return found
+def runs(trained: Callable[[Config], Path]) -> dict[str, Path]:
+    return {name: trained(config) for name, config in CONFIGS.items()}
 
 
 def restored(config: Config, folder: Path) -> tuple[Any, torch.Tensor]:
-    saved = checkpoint.load(folder / "checkpoint")
-    learner = make_learner(config, CPU)
-    learner.load_state_dict(saved["learner"])
-    clock = saved["agent_steps"] * config.env.action_repeat
+    learner, clock = test_gallery.restored(config, folder)
     return learner, torch.tensor(float(clock), dtype=torch.float64)
 
 

@@ -80,14 +80,18 @@ def final_return(task, method, folder, prepare=lambda _: None):
     return float(rows(folder / "eval.csv")[-1]["return_mean"])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(
+    "algorithms/test_sac.py::test_six_updates_agree_with_the_released_code_in_every_figure"
+)
 @pytest.mark.parametrize(("task", "method"), RUNS)
 def test_a_method_solves_the_toy_from_pixels(tmp_path, task, method):
     reached, best = final_return(task, method, tmp_path), optimum(task)
     assert reached >= BAR * best, f"{method} on {task}: {reached:.1f} of {best:.1f}"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(
+    "algorithms/test_sac.py::test_six_updates_agree_with_the_released_code_in_every_figure"
+)
 @pytest.mark.parametrize(("task", "method"), RUNS)
 def test_with_shuffled_rewards_it_does_not(tmp_path, task, method):
     reached, best = final_return(task, method, tmp_path, shuffle), optimum(task)
@@ -96,14 +100,14 @@ def test_with_shuffled_rewards_it_does_not(tmp_path, task, method):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("algorithms/test_rainbow_step.py::test_training_equals_the_reference")
 @pytest.mark.parametrize("method", CATCHERS)
 def test_rainbow_learns_to_catch(tmp_path, method):
     """Three balls a game; a random agent misses most."""
     assert final_return("toy/catch", method, tmp_path) >= BAR * CATCH_BALLS
 
 
-@pytest.mark.slow
+@pytest.mark.slow("algorithms/test_rainbow_step.py::test_training_equals_the_reference")
 @pytest.mark.parametrize("method", CATCHERS)
 def test_with_shuffled_rewards_it_does_not_catch(tmp_path, method):
     assert final_return("toy/catch", method, tmp_path, shuffle) < BAR * CATCH_BALLS
@@ -125,13 +129,8 @@ def test_shuffled_rewards_are_the_tasks_own_at_other_moments():
     assert abs(np.corrcoef(paid, earned)[0, 1]) < 0.1
 
 
-QUICK = ("cclf", "sac-pixel")
-
-
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SAC_METHODS],
-)
+@pytest.mark.quick("cclf")
+@pytest.mark.parametrize("method", SAC_METHODS)
 def test_a_method_trains_on_deepmind_control(method):
     """Thirty agent steps, the last ten with an update: what should move has moved, and every number
     is finite."""
@@ -185,12 +184,12 @@ def pendulum_from_state(method, folder, prepare=lambda _: None):
 PENDULUM_BAR = -500  # random actions get about -1,200, the best about -150
 
 
-@pytest.mark.slow
+@pytest.mark.slow("algorithms/test_sac_state.py::test_the_update_that_trains_is_the_plain_one")
 @pytest.mark.parametrize("method", ["sac-pixel", "cclf"])
 def test_a_method_swings_the_pendulum_up_from_state(tmp_path, method):
     assert pendulum_from_state(method, tmp_path) >= PENDULUM_BAR
 
 
-@pytest.mark.slow
+@pytest.mark.slow("algorithms/test_sac_state.py::test_the_update_that_trains_is_the_plain_one")
 def test_with_shuffled_rewards_it_does_not_swing_up(tmp_path):
     assert pendulum_from_state("cclf", tmp_path, shuffle) < PENDULUM_BAR

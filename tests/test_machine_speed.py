@@ -74,36 +74,25 @@ SPEEDS = {
 def result(name, out):
     config = RUNS[name]
     assert main(["train", *tiny_options(config), "--out", str(out)]) == 0
-    folder = out / config.run_name()
+    return found(out / config.run_name())
+
+
+def found(folder):
     return tables(folder), checkpoint.load(folder / "checkpoint")["learner"]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """Results without delays, each computed once."""
-    known = {}
-
-    def result_of(name):
-        if name not in known:
-            known[name] = result(name, tmp_path_factory.mktemp("undelayed"))
-        return known[name]
-
-    return result_of
-
-
+@pytest.mark.quick("sac-slow saving")
 @pytest.mark.parametrize("speed", SPEEDS)
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name.startswith("rainbow,"))) for name in RUNS],
-)
-def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, results, name, speed):
-    expected_tables, expected_weights = results(name)
+@pytest.mark.parametrize("name", RUNS)
+def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, trained, name, speed):
+    expected_tables, expected_weights = found(trained(RUNS[name]))
     SPEEDS[speed](monkeypatch)
     written, weights = result(name, tmp_path)
     assert written == expected_tables
     assert differing(weights, expected_weights) == []
 
 
+@pytest.mark.slow("training/test_workers.py::test_asynchronous_evaluation_does_not_change_training")
 @pytest.mark.parametrize(
     ("speed", "trained_on"), [("slow evaluation", True), ("immediate evaluation", False)]
 )

@@ -15,8 +15,8 @@ from cclf.storage.failure import first_non_finite
 from cclf.training import loop
 from cclf.training.agent import Agent
 from test_cli import assert_refused, cclf
-from test_reliability import signalled
-from tiny_runs import differing, tables, tiny_config, tiny_options
+from test_reliability import assert_same_end, signalled
+from tiny_runs import tiny_config, tiny_options
 
 # Rows at steps 25 and 50, evaluations and checkpoints at 30 and 60: between a row and the next
 # checkpoint lie steps.
@@ -29,10 +29,8 @@ def train(out):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    out = tmp_path_factory.mktemp("uninterrupted")
-    assert train(out)[0] == 0
-    return out / CONFIG.run_name()
+def uninterrupted(trained):
+    return trained(CONFIG)
 
 
 def at_step(patch, step, spoil):
@@ -106,15 +104,11 @@ MOMENTS = {
     "a return under way": (poison, 30, spoil_return, "learner/episode_return is nan", 30, None),
 }
 
-LIKE_ANOTHER = ("before the first checkpoint", "a temperature", "a reward", "a return under way")
-
 
 # the toy, moved by an action that is no number
+@pytest.mark.quick("in the last step", "a priority")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
-@pytest.mark.parametrize(
-    "moment",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in MOMENTS],
-)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_no_checkpoint_has_non_finite_values(tmp_path, uninterrupted, monkeypatch, moment):
     how, step, spoil, named, seen_at, saved = MOMENTS[moment]
     folder = tmp_path / CONFIG.run_name()
@@ -140,14 +134,6 @@ def test_no_checkpoint_has_non_finite_values(tmp_path, uninterrupted, monkeypatc
     assert_same_end(folder, uninterrupted)
 
 
-def assert_same_end(folder, uninterrupted):
-    assert tables(folder) == tables(uninterrupted)
-    ours, theirs = (
-        checkpoint.load(run / "checkpoint")["learner"] for run in (folder, uninterrupted)
-    )
-    assert differing(ours, theirs) == []
-
-
 def endless(original):
     def evaluate(*args):
         result = original(*args)
@@ -157,6 +143,7 @@ def endless(original):
 
 
 # the spread of returns that are no numbers
+@pytest.mark.quick("cclf.training.loop-wait_for_evaluation-eval.csv")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
 @pytest.mark.parametrize(
     ("owner", "name", "table"),

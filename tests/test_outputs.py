@@ -17,20 +17,16 @@ from cclf.analysis.table import Cell, Entry, Table
 from cclf.commands import reproduce
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError
-from cclf.storage import run_folder
 from cclf.training import evaluation as evaluation
 from cclf.training.workers import LocalPool
 from cclf.types import EnvStep
 from tiny_rows import row, write_run
-from tiny_runs import CPU, run, tiny_config
+from tiny_runs import CPU, tiny_config
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    config = tiny_config(env_steps=30)
-    with run_folder.create_run_folder(config, tmp_path_factory.mktemp("runs")) as folder:
-        run(config, folder)
-    return folder
+def finished(trained):
+    return trained(tiny_config(env_steps=30))
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +68,9 @@ NAMES = (
 )
 
 
+@pytest.mark.quick(
+    "results", "plot", "report", "report tables", "inspect", "export", "play", "sweep", "demo"
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_output_below_a_file_is_one_line_before_the_work(
     name, finished, results, tmp_path, monkeypatch, capsys
@@ -98,6 +97,7 @@ def test_a_folder_in_the_place_of_an_output_is_one_line(
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.quick("demo-report.html", "demo-curiosity.html")
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -191,12 +191,19 @@ def quick_studies(monkeypatch, results):
     monkeypatch.setattr(report, "build_report", lambda _, *methods: build(results, *methods))
 
 
-@pytest.mark.usefixtures("quick_studies")
-@pytest.mark.parametrize(
-    "name",
-    # torch.onnx takes seconds
-    [pytest.param(name, marks=[pytest.mark.slow] * ("onnx" in name)) for name in FULL_DISK],
+@pytest.mark.quick(
+    "report",
+    "report markdown",
+    "report pdf",
+    "report csv",
+    "plot svg",
+    "results",
+    "results again",
+    "export pt",
+    "play",
 )
+@pytest.mark.usefixtures("quick_studies")
+@pytest.mark.parametrize("name", FULL_DISK)
 def test_output_on_a_full_disk_stays_as_it_was(
     name, finished, results, tmp_path, monkeypatch, capsys
 ):

@@ -169,6 +169,7 @@ def test_particles_reward_the_rare_and_count_twelve_neighbors() -> None:
     assert one.isfinite().all()
 
 
+@pytest.mark.quick("Ranks")
 @pytest.mark.parametrize("name", NAMES)
 def test_measure_can_be_mapped_over_runs_and_compiled(name: str) -> None:
     framework = framework_of(name)

@@ -238,6 +238,9 @@ def test_differences_from_cclf_are_those_from_the_default_method(base):
         ) == presets.method_config(method, algorithms()[base])
 
 
+@pytest.mark.quick(
+    "dmc/cartpole-swingup", "minigrid/DoorKey-6x6", "toy/reach", "toy/catch", "atari/Pong"
+)
 @pytest.mark.parametrize("task", known_tasks())
 def test_every_task_resolves_with_every_method_of_its_base(task):
     base = presets.select_algorithm(task).name

@@ -25,16 +25,14 @@ from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_
 from cclf.training.workers import LocalPool
 from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config, tiny_options
+from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config, tiny_options
 
 CONFIG = tiny_config()
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    out = tmp_path_factory.mktemp("uninterrupted")
-    assert train(out)[0] == 0
-    return out / CONFIG.run_name()
+def uninterrupted(trained):
+    return trained(CONFIG)
 
 
 def train(out, config=CONFIG):
@@ -129,6 +127,7 @@ PHASES = {
 }
 
 
+@pytest.mark.quick("an update", "a checkpoint")
 @pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, uninterrupted, monkeypatch, phase
@@ -172,9 +171,6 @@ def test_kill_after_a_repeated_evaluation_leaves_no_duplicate_row(
             loop.TrainingRun, "_start_evaluation", signalled(loop.TrainingRun._start_evaluation, 1)
         )
         assert train(tmp_path)[0] == 75
-
-    class Killed(BaseException):
-        pass
 
     def kill(*_):
         raise Killed
@@ -288,6 +284,7 @@ FULL = {
 }
 
 
+@pytest.mark.quick("the index of a checkpoint", "a table")
 @pytest.mark.parametrize("moment", FULL)
 def test_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     tmp_path, uninterrupted, monkeypatch, moment
@@ -307,6 +304,7 @@ def test_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     assert_same_end(folder, uninterrupted)
 
 
+@pytest.mark.slow("test_full_disk_ends_the_run_with_the_last_checkpoint_intact")
 def test_file_that_may_not_grow_ends_the_run_in_one_line(tmp_path, uninterrupted):
     """Another error of the disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -353,6 +351,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("tensorboard", [False, True])
 def test_run_on_a_disk_that_is_really_full(small_disk, uninterrupted, tensorboard):
     config = tiny_config(tensorboard=tensorboard)
@@ -399,28 +398,3 @@ def test_reader_loads_the_newest_checkpoint_while_older_ones_are_removed(
     state = checkpoint.load(tmp_path)
     assert (state["number"], state["tensor"].tolist()) == (3, [3.0, 3.0])
     assert "warning" not in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_agent_can_be_evaluated_during_training(tmp_path):
-    config = tiny_config(env_steps=150, eval_every_env_steps=5, eval_episodes=1)
-    folder = tmp_path / config.run_name()
-    words = ["train", *tiny_options(config), "--out", str(tmp_path)]
-    trainer = subprocess.Popen(
-        [sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        while checkpoint.load(folder / "checkpoint") is None and trainer.poll() is None:
-            pass
-        moments = []
-        while trainer.poll() is None:
-            code, out, err = cclf("evaluate", folder, "--episodes", "1", "--json")
-            assert (code, err) == (0, "")
-            moments.append(json.loads(out)["env_steps"])
-    finally:
-        trainer.kill()
-        said = trainer.communicate()[1]
-    assert trainer.returncode == 0, said
-    assert len(moments) > 1
-    assert moments == sorted(moments)
-    assert {moment % 5 for moment in moments} == {0}

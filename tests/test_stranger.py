@@ -77,7 +77,7 @@ def as_installed(tmp_path: Path, folder: Path, *words: str) -> "subprocess.Compl
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_what_the_user_put_on_the_search_path_stays")
 def test_evaluation_workers_do_not_see_the_run_folder(
     tmp_path: Path, marks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_sweeps_child_does_not_see_the_working_directory(
 RUNS = tiny_options(TINY)[5:]  # but for task, method and seed
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_sweeps_child_does_not_see_the_working_directory")
 @pytest.mark.parametrize(
     "words",
     [
@@ -274,7 +274,7 @@ def test_a_run_that_names_no_base_imports_nothing_to_find_one(
     assert not imported.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_config_does_not_import_modules_without_a_yes")
 def test_a_trusted_module_is_imported_also_in_workers(
     tmp_path: Path,
     imported: Path,

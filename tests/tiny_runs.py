@@ -105,6 +105,10 @@ def tiny_options(config):
     return words
 
 
+class Killed(BaseException):
+    """Like SIGKILL: no code of the package runs after it."""
+
+
 class StopAt(StopSignal):
     """A stop that asks for itself once the run has reached `env_steps`."""
 

@@ -84,6 +84,7 @@ def test_views_are_those_of_the_function(base: str) -> None:
     assert torch.equal(batch.observation, before), "the replay's frames stay as they are"
 
 
+@pytest.mark.quick("sac")
 @both
 def test_unchanged_views_learn_as_the_built_in_augmentation(base: str) -> None:
     """The function sees the same crops or shifts, and rows keep their order."""
@@ -96,6 +97,7 @@ def test_unchanged_views_learn_as_the_built_in_augmentation(base: str) -> None:
     assert differing(*states) == []
 
 
+@pytest.mark.quick("sac")
 @both
 def test_run_changes_and_resumes_exactly(base: str, tmp_path: Path) -> None:
     plain, own = config_with("", base), config_with("brightness", base)
@@ -154,10 +156,8 @@ def test_command_line_records_it_and_asks_for_trust(
     folder = only_run(tmp_path)
     recorded = json.loads((folder / "config.json").read_text())
     assert recorded["method"]["augmentation"] == "my_views:brightness"
-    page = str(tmp_path / "page.html")
     for words in (
         ["evaluate", str(folder), "--episodes", "1", "--device", "cpu"],
-        ["inspect", str(folder), "--samples", "8", "--device", "cpu", "--out", page],
         ["train", "--from", str(folder), "--dry-run"],
     ):
         assert cli.main(words) == 2

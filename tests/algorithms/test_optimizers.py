@@ -159,6 +159,7 @@ class Lion(Optimizer):
             step += 1.0
 
 
+@pytest.mark.quick("sac-cclf")
 @pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
 def test_another_optimizer_is_one_class_and_one_line(
     base: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,6 +177,7 @@ def test_another_optimizer_is_one_class_and_one_line(
             assert state["momentum"].any()
 
 
+@pytest.mark.slow("test_cli.py::test_a_signal_saves_and_the_same_command_goes_on")
 def test_cpu_runs_do_not_import_the_compiler(tmp_path: Path) -> None:
     """Its import takes a second or more of every start."""
     toy = "toy/reach-1d --warmup-agent-steps 100 --env-steps 103 --batch-size 4 --hidden-dim 8"

@@ -37,6 +37,7 @@ def with_encoder(base: str = "sac", encoder: str = "", **more) -> Config:
     return replace(config, algorithm=settings)
 
 
+@pytest.mark.quick("sac")
 @both
 def test_custom_copy_of_the_published_convolutions_learns_the_same(base):
     """So it sees the same pixels in the same crops, and is shared, learned and followed alike."""
@@ -60,6 +61,7 @@ def test_custom_copy_of_the_published_convolutions_learns_the_same(base):
         learner.close()
 
 
+@pytest.mark.quick("sac")
 @both
 def test_resumed_run_is_equal_and_initial_weights_are_the_users(base, tmp_path):
     """Also one with frozen, lazy and shared parts."""
@@ -120,6 +122,11 @@ def test_printed_commands_contain_trust_imports():
     ] * 3
 
 
+@pytest.mark.quick(
+    "evaluate {run} --episodes 1",
+    "play {run} --out {out}/video.mp4",
+    "train --from {run} --dry-run",
+)
 @pytest.mark.parametrize(
     "command",
     [

@@ -453,6 +453,7 @@ def test_curl_learns_q_from_the_frames_as_they_are():
     assert rainbow.metrics.keys() < curl.metrics.keys()
 
 
+@pytest.mark.quick("rainbow", "curl", "cclf")
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_makes_updates(method):
     """Everything that should learn moves; all numbers are finite; replay's weights are what the
@@ -545,6 +546,7 @@ def trained(configs, actions, which, dtype, updates=8):
     return [run.state_dict() for run in rainbow.runs]
 
 
+@pytest.mark.quick("rainbow", "cclf")
 @pytest.mark.parametrize("method", BATCHED)
 def test_batched_updates_equal_those_of_each_run_alone(method):
     """Eight updates in float64, games of 3, 18 and 6 actions: all parameters, moments and maxima to

@@ -183,6 +183,7 @@ def test_a_state_with_unknown_actions_is_refused():
         learner_of(tiny("rainbow")).load_state_dict(state)
 
 
+@pytest.mark.quick("rainbow-settings0", "cclf-settings2", "drq-settings3")
 @pytest.mark.parametrize(
     ("method", "settings"),
     [

@@ -13,18 +13,13 @@ from cclf.storage import atomic_files, checkpoint
 from cclf.storage.atomic_files import folder_lock
 from cclf.storage.tables import CsvTable
 from cclf.training import loop, trainer
-from cclf.training.final_evaluation import final_evaluation
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
 from test_reliability import full_from, signalled
-from tiny_runs import differing, rows, tiny_options
+from tiny_runs import Killed, differing, rows, tiny_options
 
 CONFIG = tiny_cclf(env_steps=36, eval_episodes=1, final_eval_episodes=1)
 SEEDS = (1, 2)
-
-
-class Killed(BaseException):  # as a kill would: nothing catches it
-    pass
 
 
 def kill(*_, **__):
@@ -86,6 +81,7 @@ def undisturbed(tmp_path_factory):
 BETWEEN = {2: (12, 0, 0), 4: (24, 12, 12), 6: (36, 24, 24)}
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("save", BETWEEN)
 def test_resume_after_a_kill_between_two_checkpoints_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, save
@@ -164,17 +160,10 @@ PHASES = {
     "the final evaluation of the first run": (trainer, "final_evaluation", 1, None, None),
     "the final evaluation of the second run": (trainer, "final_evaluation", 2, None, None),
 }
-LIKE_ANOTHER = (
-    "before the first step",
-    "the evaluation of the first run",
-    "the final evaluation of the first run",
-)
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_ANOTHER)) for name in PHASES],
-)
+@pytest.mark.quick("an update", "a checkpoint")
+@pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, phase
 ):
@@ -209,7 +198,7 @@ def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbe
     assert_same_end(tmp_path, undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_run_stopped_in_its_evaluation_stays_in_the_batch")
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)])
 @pytest.mark.parametrize(
     ("name", "number"), [("_start_evaluation", 2), ("_start_evaluation", 3), ("_step_learner", 30)]
@@ -223,16 +212,6 @@ def test_a_signal_beside_evaluation_workers(
         assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 75
     assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 0
     assert_same_end(tmp_path, undisturbed, seeds)
-
-
-@pytest.mark.slow
-def test_a_signal_in_the_final_evaluation_beside_workers(tmp_path, undisturbed, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "final_evaluation", signalled(final_evaluation, 2))
-        assert train(tmp_path, "--eval-workers", 2)[0] == 75
-    assert not (folder(tmp_path, 2) / "final.csv").exists()
-    assert train(tmp_path, "--eval-workers", 2)[0] == 0
-    assert_same_end(tmp_path, undisturbed)
 
 
 # --- numbers that are no longer finite
@@ -293,6 +272,7 @@ def test_a_failed_run_leaves_the_batch_and_can_resume_later(tmp_path, undisturbe
     assert_same_end(tmp_path, undisturbed)
 
 
+@pytest.mark.slow("test_a_failed_run_leaves_the_batch_and_can_resume_later")
 def test_a_run_that_fails_after_its_last_row_leaves_the_batch(tmp_path, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         # at step 32: after the row of step 30, before the checkpoint of step 36
@@ -374,6 +354,7 @@ FULL = {
 }
 
 
+@pytest.mark.quick("a checkpoint of the second run")
 @pytest.mark.parametrize("moment", FULL)
 def test_a_full_disk_ends_the_runs_with_their_last_checkpoints_intact(
     tmp_path, undisturbed, monkeypatch, moment

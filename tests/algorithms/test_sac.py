@@ -637,6 +637,7 @@ def test_key_is_the_updated_target_encoders_feature_of_the_selected_view(
         torch.testing.assert_close(logits[-1][0][1], sac.target_critic.encoder(crops))
 
 
+@pytest.mark.quick("sac-pixel", "curl", "drq", "curl++", "select", "cclf", "cclf-shuffled")
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_update_equals_the_reference(method: str) -> None:
     plain, lean = (to_double(make_sac(method)) for _ in range(2))
@@ -655,14 +656,13 @@ def test_update_equals_the_reference(method: str) -> None:
     assert plain.updates == lean.updates == 8
 
 
+@pytest.mark.slow(
+    "training/test_cuda_graphs.py::test_convolutions_and_crops_compile_as_single_graphs"
+)
 @pytest.mark.parametrize(
     ("method", "precision"),
     [
-        *((method, "fp32") for method in ("cclf", "curl", "drq")),
-        *(
-            pytest.param(method, "fp32", marks=pytest.mark.slow)
-            for method in ("cclf-shuffled", "select")
-        ),
+        *((method, "fp32") for method in ("cclf", "curl", "drq", "cclf-shuffled", "select")),
         ("cclf", "bf16"),
     ],
 )
@@ -685,6 +685,7 @@ def test_compiled_update_equals_the_uncompiled_one(
     assert "going on without compiling" not in capsys.readouterr().err
 
 
+@pytest.mark.quick("sac-pixel", "drq-5", "cclf")
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_every_method_updates_with_finite_metrics_of_known_names(method: str) -> None:
     sac = make_sac(method)

@@ -2,7 +2,6 @@
 layer in the place of convolutions."""
 
 import dataclasses
-from functools import partial
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from cclf.algorithms.sac.sac import SAC
 from cclf.data.augmentations import lazy_noise
 from cclf.errors import ConfigError
 from cclf.presets import reject_inactive_options, resolve
-from cclf.training.cuda_graphs import compiled
 from cclf.types import EnvSpec
 
 NUMBERS = 3
@@ -46,6 +44,7 @@ def make_state_batch(number=0):
 STATE_METHODS = [name for name in METHODS if name != "select"]
 
 
+@pytest.mark.quick("sac-pixel", "curl", "drq", "cclf")
 @pytest.mark.parametrize("method", STATE_METHODS)
 def test_update_equals_the_reference(method):
     plain, lean = (doubled(make_sac(method)) for _ in range(2))
@@ -190,17 +189,3 @@ def test_a_smaller_size_has_a_smaller_batch():
     small = resolve(PENDULUM, "cclf", size="small", observe="state")
     defaults = resolve(PENDULUM, "cclf", observe="state")
     assert small.algorithm.batch_size < defaults.algorithm.batch_size
-
-
-@pytest.mark.slow
-def test_compiled_update_equals_the_uncompiled_one(monkeypatch, capsys):
-    """As on a GPU, with PyTorch's own kernels."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    lean = make_sac("cclf")
-    fast = SAC(tiny("cclf"), ACTIONS, CPU, compiled, NUMBERS)
-    for number in range(3):
-        batch, noise = make_state_batch(number), draw_noise(lean, number)
-        one, other = lean.update(batch, noise, STEPS), fast.update(batch, noise, STEPS)
-        torch.testing.assert_close(one.metrics, other.metrics, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(snapshot(lean), snapshot(fast), rtol=1e-4, atol=1e-5)
-    assert "going on without compiling" not in capsys.readouterr().err

@@ -1,8 +1,6 @@
 """Exported policies: what they answer, what they carry, and that a wrong one is never left
 behind."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -27,6 +25,7 @@ from cclf.errors import ConfigError
 from cclf.storage import run_folder
 from cclf.training.agent import load_agent
 from rainbow_inputs import tiny
+from test_cli import cclf
 from tiny_runs import CPU, run, tiny_config
 
 CONFIGS = {
@@ -38,13 +37,8 @@ CONFIGS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs")
-    found = {}
-    for name, config in CONFIGS.items():
-        with run_folder.create_run_folder(config, out) as found[name]:
-            run(config, found[name])
-    return found
+def folders(trained):
+    return {name: trained(config) for name, config in CONFIGS.items()}
 
 
 def read(path):
@@ -53,6 +47,7 @@ def read(path):
     return policy, json.loads(metadata[export.METADATA_FILE])
 
 
+@pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", ["sac", "drqv2"])
 def test_pt2_on_pixels_is_the_mean_action_on_whole_frames(folders, tmp_path, base):
     done = export.export(folders[base], tmp_path / "policy.pt2")
@@ -114,6 +109,7 @@ def test_pt2_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
     assert metadata["output"] == {"name": "q_values", "dtype": "float32", "shape": ["batch", 3]}
 
 
+@pytest.mark.quick("rainbow")
 @pytest.mark.skipif(
     any(util.find_spec(name) is None for name in export.ONNX_PACKAGES),
     reason="pip install 'cclf[export]'",
@@ -146,6 +142,7 @@ class FixedBatch(sac.GreedyPolicy):
         return super().forward(frames)[:1].expand(frames.shape[0], -1)
 
 
+@pytest.mark.quick("WrongByALittle")
 @pytest.mark.parametrize("wrong", [WrongByALittle, NotANumber, FixedBatch])
 def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, monkeypatch, wrong):
     monkeypatch.setattr(sac, "GreedyPolicy", wrong)
@@ -155,13 +152,6 @@ def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, m
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "policy.pt2": "the one before"
     }
-
-
-def cclf(*words):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([str(word) for word in words])
-    return code, out.getvalue(), err.getvalue()
 
 
 def test_the_command_prints_shapes_difference_and_path(folders, tmp_path):
@@ -429,8 +419,9 @@ def run_page(folder, names, tmp_path, monkeypatch):
     return found
 
 
+@pytest.mark.quick("pt2-drqv2")
 @pytest.mark.parametrize("base", ["sac", "drqv2"])
-@pytest.mark.parametrize("file", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("file", ["pt2", "onnx"])
 def test_the_page_stacks_frames_and_scales_actions_as_the_run_does(
     folders, tmp_path, monkeypatch, base, file
 ):

@@ -157,6 +157,7 @@ def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
     assert cclf == "#d1495b"
 
 
+@pytest.mark.quick("svg")
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
     """Otherwise every figure of the docs would change whenever one of them is drawn again."""

@@ -1,21 +1,24 @@
 """The pictures of the README, which scripts/front.py draws."""
 
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cclf.analysis import load
+from cclf.config import Config
 from cclf.inspection.cards import percent
 from cclf.inspection.load import inspect_run
-from cclf.storage import run_folder
-from tiny_runs import CPU, run, tiny_config
-
-A2C = tiny_config("minigrid/DoorKey-6x6", env_steps=320, eval_every_env_steps=320)
+from test_gallery import A2C
+from tiny_runs import CPU
 
 
-def test_card_and_curves_of_the_front_page_show_the_data(tmp_path: Path) -> None:
-    with run_folder.create_run_folder(A2C, tmp_path) as folder:
-        run(A2C, folder)
-    look = inspect_run(folder, 64, CPU).most[0]
+@pytest.mark.slow("test_gallery.py::test_a2c_looks_are_what_training_would_compute")
+def test_card_and_curves_of_the_front_page_show_the_data(
+    trained: Callable[[Config], Path],
+) -> None:
+    look = inspect_run(trained(A2C), 64, CPU).most[0]
     path = Path(__file__).parents[2] / "scripts" / "front.py"
     front = runpy.run_path(str(path))
     drawn = " ".join(" ".join(text.get_text() for text in front["card"](look).texts).split())

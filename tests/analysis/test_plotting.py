@@ -56,6 +56,7 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
 
 
+@pytest.mark.slow("test_settings_of_the_calling_program_change_no_figure")
 def test_plot_beside_a_hostile_matplotlibrc_draws_the_same(results: Path, tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in HOSTILE}
     for name, plant in HOSTILE.items():

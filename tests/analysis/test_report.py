@@ -71,7 +71,7 @@ def test_the_page_works_on_any_screen(tab: Page, shown: Path, width: int, dark: 
     if width > 1000:
         height = tab.evaluate("document.documentElement.scrollHeight")
         assert height < 5 * 900, "long parts are folded"
-    open_all(tab)
+    tab.open_details()
     assert tab.evaluate("document.documentElement.scrollWidth") <= width, (
         "the page must not scroll sideways"
     )
@@ -89,17 +89,13 @@ def test_the_page_works_on_any_screen(tab: Page, shown: Path, width: int, dark: 
     )
 
 
-def open_all(tab: Page) -> None:
-    tab.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
-
-
 def text_of(tab: Page, selector: str = "body") -> str:
     return " ".join(tab.evaluate(f"document.querySelector({selector!r}).innerText").split())
 
 
 def test_the_page_holds_verdicts_tables_and_what_failed(tab: Page, shown: Path) -> None:
     tab.open(shown, 1100)
-    open_all(tab)
+    tab.open_details()
     titles = (
         "[...document.querySelectorAll('details[id] > summary')].map(s => s.firstChild.textContent)"
     )
@@ -138,7 +134,7 @@ def test_contents_lead_to_every_section_and_captions_stand_above_their_tables(
     titles = tab.evaluate("[...document.querySelectorAll('details[id]')].map(d => d.id)")
     links = "[...document.querySelectorAll('nav a')]"
     assert tab.evaluate(f"{links}.map(a => document.querySelector(a.hash).id)") == titles
-    open_all(tab)
+    tab.open_details()
     tops = tab.evaluate(
         "[...document.querySelectorAll('figure:has(table figcaption, figcaption + div table)')].map("
         "f => [f.querySelector('figcaption').getBoundingClientRect().bottom, "
@@ -264,7 +260,7 @@ def test_a_profile_without_results_of_a_claim_is_no_column(tmp_path: Path) -> No
 
 def test_verdicts_can_be_read_on_a_phone_without_scrolling(tab: Page, shown: Path) -> None:
     tab.open(shown, 390)
-    open_all(tab)
+    tab.open_details()
     cells = "[...document.querySelectorAll('td.held, td.undecided, td.did-not-hold')]"
     edges = tab.evaluate(f"{cells}.map(cell => cell.getBoundingClientRect().right)")
     assert len(edges) > 3
@@ -311,7 +307,7 @@ def test_a_hostile_run_stays_text(
     ]
     assert cli.main(command) == 0
     tab.open(out, 1100)
-    open_all(tab)
+    tab.open_details()
     assert tab.problems == []
     assert tab.requests == [out.as_uri()]
     assert tab.evaluate("window.hacked === undefined")

@@ -72,6 +72,7 @@ def test_a_claim_without_one_of_its_methods_is_left_out(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow("test_claims_beyond_the_budget_are_counted")
 def test_reproduce_trains_what_is_missing_and_prints_a_verdict_for_every_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

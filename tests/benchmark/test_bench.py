@@ -7,6 +7,7 @@ from cclf.benchmark import updates
 from tiny_runs import tiny_config
 
 
+@pytest.mark.quick("sac-cclf")
 @pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
 def test_update_benchmark_reports_times_and_parity(base: str, method: str) -> None:
     report = updates.bench_updates([tiny_config(base=base, method=method, env_steps=200)], "cpu", 2)

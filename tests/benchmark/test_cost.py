@@ -71,7 +71,7 @@ def test_costs_are_written_and_drawn(
     assert "cclf" in (tmp_path / "cost" / "cost.svg").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_costs_are_written_and_drawn")
 def test_five_views_keep_more_for_gradients_than_two_and_have_the_same_parameters() -> None:
     found = cost.measure(["drq", "drq-5"], "cpu", batch_size=4, pairs=2)
     two, five = found.values()

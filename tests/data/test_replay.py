@@ -382,6 +382,7 @@ def test_state_round_trip_at_any_moment(frame_stack):
     assert replay.written > 4 * replay.slots
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("frame_stack", [1, 3, 4])
 def test_a_larger_replay_loads_the_state_of_a_smaller_one(frame_stack):
     """A run may be given a larger budget. Saved at any moment, also when the small ring has

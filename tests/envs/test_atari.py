@@ -4,7 +4,6 @@ against OpenCV's numbers."""
 import functools
 import hashlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from cclf.envs.atari_games import ATARI_GAMES
 from cclf.envs.frame_stack import StackedEnv
 from cclf.errors import ConfigError
 from cclf.storage.checkpoint import Checkpoints
-from cclf.training import subprocesses
 
 # Sizes of the minimal action sets of ale-py 0.12.1; the other thirteen games use all 18 actions.
 NUM_ACTIONS = {
@@ -191,6 +189,7 @@ class SlowGame:
         return frame, paid, reward, self.ale.game_over() or lost
 
 
+@pytest.mark.quick("Breakout-breakout-400-True-6")
 @pytest.mark.parametrize(
     ("name", "rom", "steps", "in_training", "fewest_ends"),
     [
@@ -334,6 +333,7 @@ def test_a_seeded_reset_begins_a_new_game_also_after_a_lost_life():
     assert (env._ale.lives(), raw_frames(env)) == (5, np.random.default_rng(3).integers(30))
 
 
+@pytest.mark.quick("1", "4")
 @pytest.mark.parametrize("extra", [1, 2, 3, 4])
 def test_the_frame_limit_terminates_and_missing_frames_are_black(extra):
     """The cap counts raw frames, those of waiting too. A game that ends within a step leaves the
@@ -418,6 +418,7 @@ def test_equal_seeds_give_equal_games():
     assert start(1) == start(9, reset_seed=1)
 
 
+@pytest.mark.quick("Assault")
 @pytest.mark.parametrize("name", ["Assault", "KungFuMaster", "Qbert"])
 def test_a_seeded_game_does_not_depend_on_the_previous_one(name):
     """Two of these keep bytes of memory over a reset of the emulator."""
@@ -433,6 +434,7 @@ def through_a_checkpoint(state, folder):
     return Checkpoints(folder).load()
 
 
+@pytest.mark.quick("Qbert")
 @pytest.mark.parametrize("name", ATARI_GAMES)
 def test_every_game_resumes_exactly_in_a_new_emulator(name, tmp_path):
     env = training(name, seed=1)
@@ -445,34 +447,6 @@ def test_every_game_resumes_exactly_in_a_new_emulator(name, tmp_path):
     resumed.load_state_dict(state)
     np.testing.assert_array_equal(resumed.stack, env.stack)
     assert future(resumed, 90) == future(env, 90)
-
-
-RESUME = """
-import sys
-from pathlib import Path
-from cclf.storage.checkpoint import Checkpoints
-from test_atari import future, training
-for folder in map(Path, sys.argv[1:]):
-    env = training(folder.name, seed=99)
-    env.load_state_dict(Checkpoints(folder).load())
-    print(future(env, 200))
-"""
-
-
-def test_a_saved_game_resumes_exactly_in_another_process(tmp_path):
-    """In mid-game, over lost lives and into the next game, whose waiting comes from the saved
-    generator."""
-    games, expected = ("Qbert", "Breakout", "MsPacman"), []
-    for name in games:
-        env = training(name)
-        env.reset()
-        future(env, 130)
-        Checkpoints(tmp_path / name).save(env.state_dict())
-        expected.append(future(env, 200))
-    command = [sys.executable, "-c", RESUME, *(str(tmp_path / name) for name in games)]
-    environment = subprocesses.child_environment()  # where this module can be found
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.stdout.split() == expected, done.stderr
 
 
 def test_a_state_between_a_lost_life_and_its_reset(tmp_path):
@@ -590,6 +564,7 @@ def test_missing_roms_are_refused(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.quick("2", "action3")
 @pytest.mark.parametrize("action", [2, np.int64(2), np.array(2), np.array([2], np.int32)])
 def test_an_action_is_an_integer_of_any_kind(action):
     env, twin = whole_games("Freeway"), whole_games("Freeway")

@@ -16,12 +16,6 @@ from cclf.errors import ConfigError
 from cclf.storage import checkpoint
 from cclf.training.seeding import derive
 
-QUICK = ("cartpole-swingup", "reacher-easy", "cheetah-run")
-SLOW = ("finger-spin", "walker-walk", "ball_in_cup-catch")
-ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-SLOW_RESTORES = [
-    pytest.param(name, used, marks=pytest.mark.slow) for name in SLOW for used in (False, True)
-]
 ACTION_DIM = {
     "cartpole-swingup": 1,
     "reacher-easy": 2,
@@ -76,12 +70,13 @@ def actions_for(env, count, seed=0):
 
 
 def test_the_tasks_tested_are_the_papers_six():
-    assert {f"dmc/{name}" for name in (*QUICK, *SLOW)} == {
+    assert {f"dmc/{name}" for name in ACTION_DIM} == {
         name for name in known_tasks() if name.startswith("dmc/")
     }
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.quick("cartpole-swingup")
+@pytest.mark.parametrize("name", ACTION_DIM)
 def test_frames_and_rewards_equal_dm_control(make, name):
     env, theirs = make(name, action_repeat=4, seed=5), oracle(name, seed=5)
     assert env.spec == ((3, 100, 100), ACTION_DIM[name], 4, 250, None)
@@ -101,6 +96,7 @@ def test_frames_and_rewards_equal_dm_control(make, name):
         assert not step.truncated
 
 
+@pytest.mark.quick("cartpole")
 @pytest.mark.parametrize("domain", dmc.DOMAINS_WITHOUT_FLOOR_SHADOW)
 def test_skipping_the_floor_shadow_changes_no_frame(make, monkeypatch, domain):
     env = make(f"{domain}-{A_TASK[domain]}")
@@ -116,6 +112,7 @@ def test_skipping_the_floor_shadow_changes_no_frame(make, monkeypatch, domain):
             assert floor.category != dmc.DECORATION
 
 
+@pytest.mark.quick("walker-walk")
 @pytest.mark.parametrize("task", ["walker-walk", "pendulum-swingup", "reacher-easy"])
 def test_the_floor_shadow_is_kept_in_other_domains(make, task):
     env = make(task)
@@ -185,6 +182,7 @@ def test_one_render_per_agent_step(make, monkeypatch):
     assert len(renders) == 6
 
 
+@pytest.mark.quick("cheetah-run-3-334")
 @pytest.mark.parametrize(
     ("name", "repeat", "steps"),
     [("cartpole-swingup", 8, 125), ("cheetah-run", 3, 334), ("reacher-easy", 1, 1000)],
@@ -239,15 +237,15 @@ def test_seeds_are_reproducible_and_different(make):
     assert np.array_equal(one, first_frames(1))
     assert not np.array_equal(one[0], first_frames(2)[0])
     assert not np.array_equal(one[0], one[1])
-    a, b = (
-        make("reacher-easy", frame_pixels=32, seed=1),
-        make("reacher-easy", frame_pixels=32, seed=2),
-    )
-    b.reset()
-    big = derive(1, "eval", 10_000, 3)  # runs hand over 63 bits
+
+
+def test_a_reset_takes_a_seed_of_63_bits(make):
+    env = make("reacher-easy", frame_pixels=32)
+    big = derive(1, "eval", 10_000, 3)
     assert big > 2**32
-    assert np.array_equal(a.reset(big), b.reset(big))
-    assert not np.array_equal(a.reset(big), a.reset(big + 1))
+    first = env.reset(big)
+    assert not np.array_equal(env.reset(big + 1), first)
+    assert np.array_equal(env.reset(big), first)
 
 
 def test_a_seed_of_63_bits_makes_an_environment(blind):
@@ -257,9 +255,9 @@ def test_a_seed_of_63_bits_makes_an_environment(blind):
     assert not np.array_equal(one._env.physics.data.qpos, two._env.physics.data.qpos)
 
 
-@pytest.mark.parametrize(
-    ("name", "used"), [*((name, False) for name in QUICK), ("reacher-easy", True), *SLOW_RESTORES]
-)
+@pytest.mark.quick("reacher-easy-True")
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("name", ACTION_DIM)
 def test_save_and_restore_mid_episode_gives_the_same_future(make, tmp_path, name, used):
     """Through the checkpoint files, into an object of another seed."""
     env, twin = make(name, action_repeat=4, seed=1), make(name, action_repeat=4, seed=2)
@@ -306,10 +304,12 @@ def test_an_unknown_task_names_the_nearest():
         DeepMindControl("cartpole-swingpu", 100, 8, 1)
 
 
-def test_exit_without_close_is_silent():
+@pytest.mark.quick("sys")
+@pytest.mark.parametrize("first", ["sys", "torch"])
+def test_exit_without_close_is_silent(first):
     """The renderer must go before the display does, whatever was imported first."""
     script = (
-        "import torch; from cclf.envs.dmc import DeepMindControl as make; "
+        f"import {first}; from cclf.envs.dmc import DeepMindControl as make; "
         "env = make('cartpole-swingup', 32, 8, 1); env.reset()"
     )
     done = subprocess.run(

@@ -33,10 +33,6 @@ def pixels():
     return GymnasiumEnv(NAME, frame_pixels=16)
 
 
-def game():
-    return GymnasiumEnv(NAME, frame_pixels=16)
-
-
 def play(make, place, fault, limit=None, action=0.0, **settings):
     """Make, reset and step an environment with a fault. Returns its last step."""
     settings = {"at_call": 1 if place in ("make", "reset", "close") else 3} | settings
@@ -51,7 +47,7 @@ def play(make, place, fault, limit=None, action=0.0, **settings):
         env = make()
         env.reset()
         for _ in range(4):
-            step = env.step(0 if make is game else np.full(1, action, np.float32))
+            step = env.step(np.full(1, action, np.float32))
         env.close()
         return step
     finally:
@@ -192,12 +188,10 @@ RENDERED_FRAMES = [
 ]
 
 
-@pytest.mark.parametrize("make", [pixels, game])
 @pytest.mark.parametrize("row", RENDERED_FRAMES, ids=[row[1] for row in RENDERED_FRAMES])
-def test_an_invalid_rendered_frame_is_refused_during_a_run(row, make):
-    settings = {"action_space": Discrete(3)} if make is game else {}
+def test_an_invalid_rendered_frame_is_refused_during_a_run(row):
     with pytest.raises(WorkerError) as caught:
-        play(make, "render", returns(row[0]), **settings)
+        play(pixels, "render", returns(row[0]))
     assert row[1] in str(caught.value)
 
 
@@ -209,13 +203,11 @@ IMAGES = [
 ]
 
 
-@pytest.mark.parametrize("make", [pixels, game])
 @pytest.mark.parametrize("row", IMAGES, ids=[row[2] for row in IMAGES])
-def test_an_image_of_another_shape_or_dtype_is_refused(row, make):
+def test_an_image_of_another_shape_or_dtype_is_refused(row):
     space, value, message = row
-    settings = {"action_space": Discrete(3)} if make is game else {}
     with pytest.raises(WorkerError) as caught:
-        play(make, "step", observes(value), observation_space=space, **settings)
+        play(pixels, "step", observes(value), observation_space=space)
     assert message in str(caught.value)
 
 
@@ -340,6 +332,7 @@ RUNS = {
 }
 
 
+@pytest.mark.quick("it raises", "it exits", "before a checkpoint", "it changes PyTorch's dtype")
 @pytest.mark.parametrize("row", RUNS)
 def test_a_failed_run_names_the_error_and_how_to_resume(row, tmp_path):
     name, message, advice = RUNS[row]
@@ -368,6 +361,7 @@ def test_a_failed_run_resumes_after_the_environment_is_repaired(tmp_path, monkey
     assert cut == whole
 
 
+@pytest.mark.quick("ChangesDirectory")
 @pytest.mark.parametrize("name", ["ChangesDirectory", "ChangesDirectoryInMake"])
 def test_a_changed_working_directory_does_not_move_the_run(tmp_path, monkeypatch, name):
     config = tiny_config(f"gym/hostile_envs:{name}-v0", "rad", observe="state")

@@ -158,6 +158,7 @@ def what_happened(before, after, terminated, truncated):
 DOOR_KEY_EVENTS = ("picked up", "dropped", "unlocked", "closed", "reopened", "goal")
 
 
+@pytest.mark.quick("DoorKey-6x6")
 @pytest.mark.parametrize("name", TASKS)
 def test_random_actions_with_short_episodes_equal_the_package(name):
     events = compare_with_package(name, random_action, num_steps=1500, max_episode_steps=11)
@@ -165,6 +166,7 @@ def test_random_actions_with_short_episodes_equal_the_package(name):
     assert events["timeout"] > 400
 
 
+@pytest.mark.quick("DoorKey-5x5-700")
 @pytest.mark.parametrize(
     ("name", "num_steps"), [("DoorKey-6x6", 2500), ("DoorKey-8x8", 2500), ("DoorKey-5x5", 700)]
 )
@@ -174,11 +176,13 @@ def test_purposeful_actions_in_door_key_equal_the_package(name, num_steps):
     assert events["goal"] > 100
 
 
+@pytest.mark.quick("Empty-5x5")
 @pytest.mark.parametrize("name", ["Empty-16x16", "Empty-5x5"])
 def test_purposeful_actions_in_empty_equal_the_package(name):
     assert compare_with_package(name, purposeful_action, num_steps=600)["goal"] > 40
 
 
+@pytest.mark.quick("DoorKey-6x6")
 @pytest.mark.parametrize("name", TASKS)
 def test_full_length_random_episodes_equal_the_package(name):
     limit = make(name, 1, 0).max_episode_steps
@@ -186,7 +190,7 @@ def test_full_length_random_episodes_equal_the_package(name):
     assert events["timeout"] >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_random_actions_with_short_episodes_equal_the_package")
 @pytest.mark.parametrize("name", [*TASKS, "DoorKey-5x5", "DoorKey-16x16", "Empty-6x6"])
 @pytest.mark.parametrize("policy", [random_action, purposeful_action])
 def test_many_steps_equal_the_package(name, policy):
@@ -195,6 +199,7 @@ def test_many_steps_equal_the_package(name, policy):
         assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
 
 
+@pytest.mark.quick("DoorKey-6x6", "Empty-8x8")
 @pytest.mark.parametrize(
     "name", ["DoorKey-5x5", "DoorKey-6x6", "DoorKey-8x8", "DoorKey-16x16", "Empty-8x8"]
 )
@@ -428,6 +433,7 @@ def test_render_equals_the_package(name):
 # ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("FourRooms")
 @pytest.mark.parametrize("name", ["FourRooms", "Dynamic-Obstacles-Random-5x5"])
 def test_other_ids_are_stepped_by_the_package(name):
     vector_env = make(name, 3, seed=2)

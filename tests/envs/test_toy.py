@@ -153,6 +153,7 @@ def test_the_preset_sizes_are_those_tested_here():
     assert (env.frame_pixels, env.crop_pixels) == (20, 16)
 
 
+@pytest.mark.quick("reach-1d-24.3-11.0")
 @pytest.mark.parametrize(
     ("name", "best", "random_mean"), [("reach-1d", 24.3, 11.0), ("reach", 23.7, 4.3)]
 )

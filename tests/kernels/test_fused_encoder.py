@@ -82,6 +82,7 @@ def encoded(fused: bool, channels: int) -> tuple[Tensor, Tensor, tuple[Tensor, .
     return first.detach(), others, torch.autograd.grad(loss, parameters)
 
 
+@pytest.mark.quick("6")
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("channels", [9, 6])
 def test_fused_encoder_agrees_with_paired_convolutions(channels: int) -> None:

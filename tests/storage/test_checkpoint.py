@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint, replay_chunks
 from cclf.storage.checkpoint import Checkpoints
-from tiny_runs import run, tiny_config
+from tiny_runs import Killed, run, tiny_config
 
 STATE = {
     "weights": {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(0.1, dtype=torch.float64)},
@@ -125,10 +125,6 @@ def test_the_last_two_are_kept_and_nothing_beside_them(tmp_path, one_object):
             f"{serial:08d}" for serial in range(max(1, number - 1), number + 1)
         ]
         assert names(tmp_path) == ["checkpoint"]
-
-
-class Killed(BaseException):
-    pass
 
 
 class Executioner:

@@ -21,16 +21,20 @@ CONFIGS = {
 }
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+# A replay of SAC by default; those of the others are slow.
+OTHERS = [pytest.param(name, marks=pytest.mark.slow("[sac]")) for name in ("drqv2", "rainbow")]
+
+
+@pytest.fixture(scope="module", params=["sac", *OTHERS])
 def base(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory, base):
+def two(tmp_path_factory, trained, base):
     """A run with two checkpoints, and the states in them: newest, the one before."""
-    folder = tmp_path_factory.mktemp("two")
-    run(CONFIGS[base], folder)
+    folder = tmp_path_factory.mktemp("two") / "run"
+    shutil.copytree(trained(CONFIGS[base]), folder)
     newest = checkpoint.load(folder / "checkpoint")
     shutil.copytree(folder / "checkpoint", folder / "before")
     shutil.rmtree(folder / "before" / "00000002")
@@ -127,7 +131,7 @@ def test_mutated_files_are_found_out(two, capsys):
     mutate_many(two, 256, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_mutated_files_are_found_out")
 def test_a_thousand_mutated_files_are_found_out(two, capsys):
     mutate_many(two, 2_000, capsys)
 

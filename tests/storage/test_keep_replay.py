@@ -10,17 +10,13 @@ from cclf.storage import checkpoint
 from cclf.training import loop
 from rainbow_inputs import tiny_cclf
 from test_cli import assert_refused, cclf, contents
-from tiny_runs import rows, tables, tiny_config, tiny_options
+from tiny_runs import Killed, rows, tables, tiny_config, tiny_options
 
 CONFIGS = {
     "sac": tiny_config(),
     "drqv2": tiny_config(base="drqv2", method="drq-v2+cclf"),
     "rainbow": tiny_cclf(env_steps=36, eval_episodes=1, final_eval_episodes=1),
 }
-
-
-class Killed(BaseException):
-    pass
 
 
 def train(config, out, *words, code=0):
@@ -33,10 +29,11 @@ def frames_on_disk(folder):
     return [*(folder / "checkpoint").glob("frames/*")]
 
 
+@pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", CONFIGS)
-def test_it_learns_the_same_and_leaves_no_frames(tmp_path, base):
+def test_it_learns_the_same_and_leaves_no_frames(tmp_path, trained, base):
     config = CONFIGS[base]
-    kept = train(config, tmp_path / "kept")
+    kept = trained(config)
     left_out = train(config, tmp_path / "left-out", "--no-keep-replay")
     assert frames_on_disk(kept)
     assert not frames_on_disk(left_out)
@@ -48,9 +45,11 @@ def test_it_learns_the_same_and_leaves_no_frames(tmp_path, base):
     assert cclf("evaluate", left_out, "--episodes", 1)[0] == 0
 
 
-def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path, monkeypatch):
+def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(
+    tmp_path, trained, monkeypatch
+):
     config = CONFIGS["sac"]
-    undisturbed = train(config, tmp_path / "undisturbed")
+    undisturbed = trained(config)
     with monkeypatch.context() as patch:
         step = loop.TrainingRun._step_learner
 
@@ -68,6 +67,7 @@ def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(tmp_path
     assert not frames_on_disk(folder)
 
 
+@pytest.mark.quick("seeds0-1")
 @pytest.mark.parametrize(("seeds", "not_kept"), [((1,), 1), ((1, 2), 0)])
 def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, seeds, not_kept):
     """It is under way beside others, and the checkpoint of its beginning has no frames."""
@@ -101,6 +101,7 @@ def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, s
     )
 
 
+@pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", CONFIGS)
 def test_what_needs_the_replay_is_refused(tmp_path, base):
     config = CONFIGS[base]

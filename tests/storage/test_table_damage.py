@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,7 @@ from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 
 CONFIG = tiny_config(final_eval_episodes=1)
-LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=90))
+LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=64))
 
 
 def train(out, config=CONFIG):
@@ -34,16 +35,13 @@ def train(out, config=CONFIG):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    out = tmp_path_factory.mktemp("trained")
-    assert train(out)[0] == 0
-    return out
+def finished(trained):
+    return trained(CONFIG)
 
 
 @pytest.fixture
-def run(trained, tmp_path):
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    return tmp_path / CONFIG.run_name()
+def run(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / CONFIG.run_name()))
 
 
 def known_rows(run):
@@ -143,21 +141,21 @@ def test_the_command_refuses_it_in_one_line_and_changes_nothing(run, table, dama
     )
 
 
-def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, trained):
+def test_rows_that_the_checkpoint_does_not_know_are_cut_off(run, finished):
     for table in ("train", "eval"):
         with (run / f"{table}.csv").open("a") as file:
             file.write("50,50,what a killed run wrote, and even this\n")
     rows_to_keep(run, 60, False, known_rows(run))
     assert train(run.parents[len(CONFIG.run_name().split("/")) - 1], LONGER)[0] == 0
-    kept, before = tables(run), tables(trained / CONFIG.run_name())
+    kept, before = tables(run), tables(finished)
     assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
-    assert [row["env_steps"] for row in rows(run / "eval.csv")] == ["30", "60", "90"]
+    assert [row["env_steps"] for row in rows(run / "eval.csv")] == ["30", "60", "64"]
     # The final evaluation of the first end is known to the checkpoints of the second.
     assert known_rows(run)["final"].rows == 1
-    assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60", "90"]
+    assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60", "64"]
     (run / "final.csv").unlink()
     with pytest.raises(DataError, match=r"final\.csv: it is missing"):
-        rows_to_keep(run, 90, False, known_rows(run))
+        rows_to_keep(run, 64, False, known_rows(run))
 
 
 def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
@@ -169,6 +167,13 @@ def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
     with pytest.raises(DataError, match="cannot go on with"):
         rows_to_keep(run, 60, False, {})
     rows_to_keep(run, 0, False, {})  # where nothing is kept, nothing is read
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_evaluation_that_is_due_again_is_cut_off_without_records_too(run, due):
+    """A checkpoint of an earlier version, saved before or after the evaluation of its step."""
+    RunLog(run, (), (), 30, due).close()
+    assert [row["env_steps"] for row in rows(run / "eval.csv")] == ([] if due else ["30"])
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
@@ -187,10 +192,10 @@ def test_resumed_table_keeps_its_own_columns(tmp_path, recorded):
 
 
 @pytest.mark.parametrize("version", ["recorded", "not recorded"])
-def test_run_resumes_after_a_metric_was_added(run, trained, monkeypatch, version):
+def test_run_resumes_after_a_metric_was_added(run, finished, monkeypatch, version):
     """Resuming goes on with the columns of train.csv, whatever the algorithm declares now."""
     whole = out_of(run) / "whole"
-    shutil.copytree(trained / CONFIG.run_name(), whole / CONFIG.run_name())
+    shutil.copytree(finished, whole / CONFIG.run_name())
     assert train(whole, LONGER)[0] == 0  # as if no metric had been added
 
     if version == "not recorded":
@@ -226,6 +231,7 @@ NO_FOLDER = {
 }
 
 
+@pytest.mark.quick("a dead link")
 @pytest.mark.parametrize("kind", NO_FOLDER)
 def test_checkpoint_that_is_no_folder_is_refused_and_nothing_changes(run, kind):
     os.rename(run / "checkpoint", run.parent / "away")
@@ -256,8 +262,9 @@ def test_run_without_a_checkpoint_begins_again(run):
     assert table_damage(run, "train", "eval", "final") == ""
 
 
+@pytest.mark.quick("backup")
 @pytest.mark.parametrize("name", ["frames-00000002-000000000032.safetensors", "backup"])
-def test_dead_link_among_the_frames_costs_no_row(run, trained, name):
+def test_dead_link_among_the_frames_costs_no_row(run, finished, name):
     """The newest checkpoint is damaged with the first, and with the second it is not."""
     path = run / "checkpoint" / "frames" / name
     path.unlink(missing_ok=True)
@@ -265,7 +272,7 @@ def test_dead_link_among_the_frames_costs_no_row(run, trained, name):
     code, _, err = train(out_of(run), LONGER)
     assert code == 0, err
     assert ("checkpoint 00000002 is damaged" in err) == (name != "backup")
-    kept, before = tables(run), tables(trained / CONFIG.run_name())
+    kept, before = tables(run), tables(finished)
     assert [ours[: len(theirs)] for ours, theirs in zip(kept, before, strict=True)] == [*before]
 
 
@@ -297,6 +304,7 @@ def test_tensorboard_that_cannot_begin_does_not_stop_a_run(run):
 # ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick("text0")
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"commit": "a", "commit": "b"}', "[1]"])
 def test_manifest_that_says_nothing_does_not_stop_a_run(run, text):
     (run / "manifest.json").write_text(text)
@@ -382,13 +390,11 @@ def test_final_evaluation_that_is_not_what_was_written_is_found(run, damage):
         assert rows(run / "final.csv")[0]["return_mean"] == "999", "as of an earlier version"
 
 
-def test_final_evaluation_that_is_gone_is_made_again(run, trained):
+def test_final_evaluation_that_is_gone_is_made_again(run, finished):
     (run / "final.csv").unlink()
     assert_warned(run, collect(run), f"{run / 'final.csv'} is missing")
     assert train(out_of(run))[0] == 0
-    made, before = (
-        rows(each / "final.csv", "wall_seconds") for each in (run, trained / CONFIG.run_name())
-    )
+    made, before = (rows(each / "final.csv", "wall_seconds") for each in (run, finished))
     assert made == before
     assert collect(run)[2] == ""
 
@@ -402,13 +408,13 @@ def test_facts_of_the_final_evaluation_that_say_nothing_are_refused(run, text):
     assert_refused(train(out_of(run)), f"cannot read {run / 'final.json'}")
 
 
-def test_final_row_without_its_facts_is_measured_again(run, trained):
+def test_final_row_without_its_facts_is_measured_again(run, finished):
     """As a kill leaves it between the two, after an earlier final evaluation."""
     assert train(out_of(run), LONGER)[0] == 0
     assert json.loads((run / "final.json").read_text())["rows"] == 2
     whole = rows(run / "final.csv", "wall_seconds")
-    shutil.copy(trained / CONFIG.run_name() / "final.json", run)
-    edited(r"(\n90,90,\d+,)[^,]*", r"\g<1>999")(run / "final.csv")
+    shutil.copy(finished / "final.json", run)
+    edited(r"(\n64,64,\d+,)[^,]*", r"\g<1>999")(run / "final.csv")
     assert collect(run)[2] == ""
     assert train(out_of(run), LONGER)[0] == 0
     assert rows(run / "final.csv", "wall_seconds") == whole
@@ -432,7 +438,7 @@ def test_runs_of_earlier_versions_are_not_warned_of(run):
 def test_run_that_goes_on_is_never_warned_of(tmp_path):
     """Neither in any of its steps, nor where it goes on from the checkpoint before a damaged one."""
     said = []
-    options = {"env_steps": 60, "eval_every_env_steps": 20, "eval_episodes": 1, "threads": 1}
+    options = {"env_steps": 40, "eval_every_env_steps": 20, "eval_episodes": 1, "threads": 1}
     options |= {"batch_size": 4, "hidden_dim": 16, "conv_filters": 4, "feature_dim": 8}
     options |= {"warmup_agent_steps": 20, "log_every_agent_steps": 5, "final_eval_episodes": 1}
     options |= {"tensorboard": False, "video": False, "device": "cpu", "out": tmp_path}
@@ -442,8 +448,8 @@ def test_run_that_goes_on_is_never_warned_of(tmp_path):
         said.append(table_damage(config.parent, "train", "eval", "final"))
 
     folder = package.train("toy/reach-1d", "cclf", on_step=check, **options).folder
-    newest = folder / "checkpoint" / "00000003" / "tensors.safetensors"
+    newest = folder / "checkpoint" / "00000002" / "tensors.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    package.train("toy/reach-1d", "cclf", on_step=check, **options | {"env_steps": 80})
-    assert len(said) > 60
+    package.train("toy/reach-1d", "cclf", on_step=check, **options | {"env_steps": 45})
+    assert len(said) > 40
     assert set(said) == {""}

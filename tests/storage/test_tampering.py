@@ -349,10 +349,10 @@ def tamper_many(runs, tmp_path, count, slow, capsys):
 
 
 def test_tampered_files_give_their_state_or_one_line(runs, tmp_path, capsys):
-    tamper_many(runs, tmp_path, 75, False, capsys)
+    tamper_many(runs, tmp_path, 25, False, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_tampered_files_give_their_state_or_one_line")
 def test_two_thousand_tampered_files_give_their_state_or_one_line(runs, tmp_path, capsys):
     tamper_many(runs, tmp_path, 2_000, True, capsys)
 
@@ -414,6 +414,7 @@ def plant_all(runs, tmp_path, kind, places, action):
             raise AssertionError(f"{kind} as {place}") from error
 
 
+@pytest.mark.quick("evaluate-pipe", "results-pipe", "results-no text")
 @pytest.mark.timeout(120)  # what would be waited for without end
 @pytest.mark.parametrize("kind", PLANTED)
 @pytest.mark.parametrize("action", [evaluate, results], ids=["evaluate", "results"])
@@ -432,7 +433,7 @@ def test_a_run_never_waits_for_a_pipe(runs, tmp_path):
     plant_all(runs, tmp_path, "pipe", places, go_on)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_run_never_waits_for_a_pipe")
 @pytest.mark.parametrize("kind", PLANTED)
 def test_a_run_goes_on_or_is_refused_in_one_line(runs, tmp_path, kind):
     plant_all(runs, tmp_path, kind, (*PLACES, "train.csv.tmp"), go_on)

@@ -258,14 +258,17 @@ def signalled(
     return process
 
 
-def test_a_signal_in_the_first_instant_does_not_kill_a_run(tmp_path: Path) -> None:
+@pytest.mark.quick("15")
+@pytest.mark.parametrize("number", SIGNALS, ids=int)
+def test_a_signal_in_the_first_instant_does_not_kill_a_run(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     """Its process has not even become Python yet. A dry run has nothing to save and ends as
     ever."""
-    begun = [signalled(tmp_path / number.name, number, 0.0, "--dry-run") for number in SIGNALS]
-    assert [process.wait(60) for process in begun] == [0] * len(SIGNALS)
+    assert signalled(tmp_path, number, 0.0, "--dry-run").wait(60) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_signal_in_the_first_instant_does_not_kill_a_run")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_at_any_moment_of_its_start_stops_a_run_and_never_kills_it(
     tmp_path: Path, number: signal.Signals

@@ -268,6 +268,7 @@ def test_seeds_per_process_is_refused_where_runs_share_no_update(tmp_path: Path)
 RATES = "learning_rate=1e-4,3e-4"
 
 
+@pytest.mark.quick("vary0-labels0")
 @pytest.mark.parametrize(
     ("vary", "labels"),
     [

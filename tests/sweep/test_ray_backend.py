@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from cclf.sweep.scheduler import run_all
 from cclf.training.signals import StopSignal
 from tiny_runs import tables
 
-ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.skipif(not find_spec("ray"), reason="needs Ray")
 
 TASK = "minigrid/DoorKey-5x5"
 _QUIET = ("--eval-episodes", "4", "--no-tensorboard", "--no-video")
@@ -81,7 +82,7 @@ class AtMoment:
         return self.stop and self.acted
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
 def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> None:
     here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))
     assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), StopSignal())] == [
@@ -106,7 +107,7 @@ def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> Non
         assert tables(ours.folder) == tables(theirs.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
 def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
@@ -201,7 +202,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_a_wrong_address_is_refused_within_a_minute")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's tables of sockets")
 def test_ray_on_this_machine_listens_on_loopback_alone(tmp_path: Path) -> None:
     (tmp_path / "listening.py").write_text(LISTENING)
@@ -243,6 +244,7 @@ def test_a_node_refuses_a_folder_in_which_another_process_trains(
     assert (call.folder / child.LOG).read_text() == "of the run that trains"
 
 
+@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
 def test_an_interrupted_task_lets_its_run_save(tmp_path: Path) -> None:
     """`ray.cancel` interrupts the main thread of the worker, as this does."""
     [call] = calls(tmp_path, ENDLESS, seeds=(1,))
@@ -267,6 +269,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[int | None, str]:
     """The exit code and the message of a run whose task ended with this error."""
+    import ray
 
     def get(_: object) -> None:
         raise error
@@ -287,6 +290,8 @@ def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[
 
 
 def test_a_lost_run_fails_unless_it_was_being_stopped(tmp_path: Path) -> None:
+    import ray
+
     lost = ray.exceptions.WorkerCrashedError()
     exit_code, message = ended_with(lost, tmp_path)
     assert exit_code == EXIT_FAILED

@@ -152,7 +152,9 @@ print(found["total"], found["autograd_cache_hit"])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(
+    "kernels/test_compile_cache.py::test_compile_cache_is_in_the_user_cache_unless_a_variable_names_another"
+)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles for a CPU, by g++")
 @pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
 def test_second_start_takes_every_compiled_function_from_the_cache(

@@ -45,6 +45,7 @@ def test_runs_that_share_workers_get_their_own_returns(make):
     assert results == {"first": [1.0, 2.0, 3.0, 4.0, 5.0], "second": [60.0, 70.0]}
 
 
+@pytest.mark.quick("crash")
 @pytest.mark.parametrize("fault", ["crash", "hang"])
 def test_episode_whose_worker_is_lost_is_played_again(make, tmp_path, fault):
     workers = make(partial(FaultyPlayer, fault, tmp_path / "struck"), 2, 2.0)
@@ -88,7 +89,7 @@ def test_workers_return_what_this_process_returns(make):
     config = tiny("rainbow")
     seeds = [3, 4, 5]
     local = make_agent(config, CPU)
-    workers = make(partial(EvaluationWorker, make_env), 2)
+    workers = make(partial(EvaluationWorker, make_env), 1)  # each imports PyTorch
     remote = make_agent(config, CPU, evaluation_workers=workers)
     for value in local.policy.networks.state_dict().values():
         value.add_(0.05)

@@ -10,6 +10,7 @@ import torch
 from cclf.algorithms.common import agent
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
+from cclf.storage import checkpoint
 from cclf.training.evaluation import Evaluation
 from cclf.training.loop import TrainingRun, train_loop
 from cclf.types import StepResult
@@ -26,6 +27,7 @@ from tiny_runs import (
 )
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("repeat", [1, 2, 3])
 def test_step_counters_agree_in_every_row(tmp_path, repeat):
     config = tiny_config(
@@ -171,11 +173,12 @@ def uninterrupted_and_stopped(config, folder, stops):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return run(tiny_config(), folder)[0].state_dict(), tables(folder)
+def uninterrupted(trained):
+    folder = trained(tiny_config())
+    return checkpoint.load(folder / "checkpoint")["learner"], tables(folder)
 
 
+@pytest.mark.quick("21", "5+6+25+31+58")
 @pytest.mark.parametrize(
     "stops",
     [[1], [13], [20], [21], [30], [44], [59], [5, 6, 25, 31, 58]],
@@ -189,6 +192,7 @@ def test_resume_after_a_stop_at_any_step_is_bitwise_equal(uninterrupted, tmp_pat
     assert tables(tmp_path) == uninterrupted[1]
 
 
+@pytest.mark.quick("cclf-shuffled")
 @pytest.mark.parametrize("method", ["drq", "curl", "select", "cclf-shuffled"])
 def test_other_methods_resume_exactly(tmp_path, method):
     config = tiny_config(method=method, env_steps=45)
@@ -201,11 +205,12 @@ def test_wrapped_replay_resumes_exactly(tmp_path):
     config = tiny_config(
         env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80
     )
-    whole, parts = uninterrupted_and_stopped(config, tmp_path, range(21, 79, 11))
+    whole, parts = uninterrupted_and_stopped(config, tmp_path, [21, 43, 65])
     assert whole.replay.written > 3 * whole.replay.slots
     assert differing(whole.state_dict(), parts.state_dict()) == []
 
 
+@pytest.mark.slow("envs/test_dmc.py::test_save_and_restore_mid_episode_gives_the_same_future")
 def test_deepmind_control_resumes_exactly(tmp_path):
     pytest.importorskip("dm_control")
     env = {"frame_pixels": 32, "crop_pixels": 28}
@@ -219,6 +224,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
+@pytest.mark.quick("re3+cclf", "a2c+rnd")
 @pytest.mark.parametrize(
     "method", ["a2c", "re3+cclf", "cclf-shuffled", "a2c+rnd", "cclf+forward-shuffled"]
 )
@@ -267,23 +273,11 @@ def test_environment_without_state_starts_a_new_episode_on_resume(tmp_path):
     )
 
 
-def test_raised_budget_equals_the_larger_budget_from_the_start(tmp_path):
-    whole, _ = run(tiny_config(env_steps=60), tmp_path / "whole")
-    run(tiny_config(env_steps=30), tmp_path / "parts")
-    parts, _ = run(tiny_config(env_steps=60), tmp_path / "parts")
-    ours, theirs = whole.state_dict(), parts.state_dict()
-    assert differing(ours, theirs) == []
-    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
-
-
-def test_finished_run_changes_no_file(tmp_path):
-    run(tiny_config(), tmp_path)
-    before = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-    _, finished = run(tiny_config(), tmp_path)
-    assert finished
-    assert before == {
-        path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()
-    }
+def test_raised_budget_equals_the_larger_budget_from_the_start(uninterrupted, tmp_path):
+    run(tiny_config(env_steps=30), tmp_path)
+    learner, _ = run(tiny_config(env_steps=60), tmp_path)
+    assert differing(learner.state_dict(), uninterrupted[0]) == []
+    assert tables(tmp_path) == uninterrupted[1]
 
 
 def test_update_does_not_use_the_transition_of_its_step():
@@ -297,10 +291,9 @@ def test_update_does_not_use_the_transition_of_its_step():
     assert sizes == list(range(20, 40))
 
 
-def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
+def test_evaluation_between_steps_has_the_same_results(uninterrupted, tmp_path, monkeypatch):
     """As SAC on a GPU without workers: episodes continue while the agent learns, with the weights of
     their start."""
-    config = tiny_config(env_steps=100, eval_every_env_steps=40, eval_episodes=3)
     during_evaluation, original = [], TrainingRun._step_learner
     monkeypatch.setattr(
         TrainingRun,
@@ -309,18 +302,12 @@ def test_evaluation_between_steps_has_the_same_results(tmp_path, monkeypatch):
             during_evaluation.append(self.pending_evaluation is not None) or original(self)
         ),
     )
-    waiting, _ = run(config, tmp_path / "waiting")
-    assert not any(during_evaluation)
     monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
-    between, finished = run(config, tmp_path / "between")
+    between, finished = run(tiny_config(), tmp_path)
     assert finished
-    assert sum(during_evaluation) > 40, "training went on during the evaluations"
-    for name in ("train", "eval"):
-        one, two = (
-            rows(tmp_path / when / f"{name}.csv", "wall_seconds") for when in ("waiting", "between")
-        )
-        assert one == two
-    assert differing(waiting.state_dict(), between.state_dict()) == []
+    assert sum(during_evaluation) > 20, "training went on during the evaluations"
+    assert tables(tmp_path) == uninterrupted[1]
+    assert differing(between.state_dict(), uninterrupted[0]) == []
 
 
 def together(configs, folder, stop, spoil=None):

@@ -41,6 +41,10 @@ def test_derived_seeds_are_pinned():
         2299343124717194539,
         6499562913721820435,
     ]
+    streams = Generators(1, CPU, CPU).streams
+    assert {name: stream.initial_seed() for name, stream in streams.items()} == {
+        name: derive(1, name) for name in ("replay", "augment", "policy", "act")
+    }
 
 
 def test_streams_are_reproducible_independent_and_saved():
@@ -62,20 +66,16 @@ def test_streams_are_reproducible_independent_and_saved():
         assert torch.equal(draw(ours, name), draw(other, name))
 
 
+@pytest.mark.quick("cclf")
 @pytest.mark.parametrize("method", ["cclf", "drq", "sac-pixel"])
-def test_runs_with_the_same_seed_are_equal(tmp_path, method):
-    learners = [run(tiny_config(method=method), tmp_path / name)[0] for name in "ab"]
-    assert differing(*(learner.state_dict() for learner in learners)) == []
-    assert tables(tmp_path / "a") == tables(tmp_path / "b")
-
-
-def test_global_random_state_does_not_affect_a_run(tmp_path):
-    def run_after(seed, folder):
+def test_runs_with_the_same_seed_are_equal_whatever_the_global_random_state(tmp_path, method):
+    states = []
+    for seed, name in enumerate("ab"):
         torch.manual_seed(seed)
         np.random.seed(seed)
-        return run(tiny_config(), folder)[0].state_dict()
-
-    assert differing(run_after(1, tmp_path / "a"), run_after(2, tmp_path / "b")) == []
+        states.append(run(tiny_config(method=method), tmp_path / name)[0].state_dict())
+    assert differing(*states) == []
+    assert tables(tmp_path / "a") == tables(tmp_path / "b")
 
 
 def test_making_a_run_does_not_change_the_global_random_state():
@@ -114,8 +114,21 @@ def test_runs_with_different_seeds_differ_in_everything_sampled():
         assert not torch.equal(ours, theirs)
 
 
+def test_a_draw_takes_its_numbers_from_the_streams_of_their_names():
+    learner, same = make_learner(tiny_config(), CPU), Generators(1, CPU, CPU)
+    for env_steps in range(12):
+        learner.step(env_steps)
+    same.load_state_dict(learner.generators.state_dict())
+    batch, noise = learner.draw()
+    assert torch.equal(batch.slot, learner.replay.sample(4, same["replay"]).slot)
+    expected = learner.algorithm.draw_noise(4, same["augment"], same["policy"])
+    for ours, theirs in zip(noise[:4], expected[:4], strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_actions_after_the_warm_up_depend_on_the_seed(tmp_path):
-    learners = [run(tiny_config(seed=seed), tmp_path / str(seed))[0] for seed in (1, 2)]
+    configs = [tiny_config(seed=seed, env_steps=45, eval_episodes=1) for seed in (1, 2)]
+    learners = [run(config, tmp_path / str(config.seed))[0] for config in configs]
     taken = [learner.replay.actions[26:45] for learner in learners]  # slot 25 ends an episode
     assert not torch.isclose(*taken).any()
 

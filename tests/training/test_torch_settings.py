@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import cclf
+from cclf.config import Config
 from cclf.training.torch_settings import default_settings
 from test_api import TINY, frames_of, same_end, train
 
@@ -64,8 +65,8 @@ SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = 
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> cclf.Run:
-    return train(TINY, tmp_path_factory.mktemp("plain"))
+def plain(trained: Callable[[Config], Path]) -> cclf.Run:
+    return train(TINY, trained(TINY).parents[3])
 
 
 @contextlib.contextmanager
@@ -83,6 +84,7 @@ def acted(folder: Path) -> tuple[bytes, list[float]]:
     return agent.act(frames_of(TINY, 1)[0]).tobytes(), agent.evaluate(1, seed=1).returns
 
 
+@pytest.mark.quick("inference_mode")
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_contexts_of_pytorch_do_not_affect_a_run_or_an_agent(
     name: str,
@@ -99,6 +101,7 @@ def test_contexts_of_pytorch_do_not_affect_a_run_or_an_agent(
     assert actions == expected
 
 
+@pytest.mark.quick("dtype")
 @pytest.mark.parametrize("name", SWITCHES)
 def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
     name: str,
@@ -116,6 +119,7 @@ def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
     assert actions == expected
 
 
+@pytest.mark.quick("dtype")
 @pytest.mark.parametrize("name", SWITCHES)
 def test_setting_changed_by_a_callback_is_restored_when_it_returns(
     name: str,

@@ -30,7 +30,7 @@ from cclf.types import Env
 from faulty_envs import Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
-from tiny_runs import CPU, differing, rows, run, tables, tiny_config
+from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config
 
 CONFIG = tiny_config()
 SEEDS = [11, 22, 33]
@@ -125,6 +125,7 @@ def test_notify_calls_with_arguments_and_results_in_shared_memory(pool_of, place
         assert pool.wait([pool.submit(0, Adder.total)]) == [-4], "between notifications"
 
 
+@pytest.mark.quick("crash-ended with exit code 3")
 @pytest.mark.parametrize(
     ("fault", "message"),
     [("crash", "ended with exit code 3"), ("kill", "killed by signal 9"), ("hang", "(in hang")],
@@ -180,6 +181,7 @@ def expected():
     return evaluated(LocalPool([make_env(CONFIG, 0)]), record=True)
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_returns_do_not_depend_on_the_number_of_workers(pool_of, expected, workers):
     result = evaluated(pool_of(*[partial(make_env, CONFIG, 0)] * workers), record=True)
@@ -256,6 +258,7 @@ LINES = {
 }
 
 
+@pytest.mark.quick("crash-step", "hang-step")
 @pytest.mark.parametrize(("fault", "place"), LINES)
 def test_episode_that_loses_its_worker_has_the_same_return(
     pool_of, expected, tmp_path, monkeypatch, fault, place
@@ -319,7 +322,7 @@ def test_environment_that_cannot_be_made_is_a_config_error(pool_of):
         evaluated(pool_of(partial(make_env, replace(CONFIG, task="toy/nonsense"), 0)))
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_no_worker_outlives_a_killed_parent")
 def test_close_ends_all_workers_even_if_they_hang(pool_of):
     pool = pool_of(
         partial(make_env, CONFIG, 0),
@@ -360,6 +363,7 @@ time.sleep(600)
     wait_until_gone(pids)  # the idle one at once, the other one at its alarm
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_worker_ignores_signals(pool_of, number):
     pool = pool_of(partial(Faulty, "none", "nowhere"))
@@ -376,9 +380,9 @@ ASYNCHRONOUS = tiny_config(eval_workers=2)
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return run(CONFIG, folder)[0].state_dict(), tables(folder)
+def uninterrupted(trained):
+    folder = trained(CONFIG)
+    return checkpoint.load(folder / "checkpoint")["learner"], tables(folder)
 
 
 def assert_same_end(folder, learner, uninterrupted):
@@ -403,6 +407,7 @@ def test_asynchronous_evaluation_does_not_change_training(tmp_path, uninterrupte
     assert any(during_evaluation)
 
 
+@pytest.mark.quick("29+31+58")
 @pytest.mark.parametrize("stops", [[45], [29, 31, 58]], ids=lambda stops: "+".join(map(str, stops)))
 def test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal(
     tmp_path, uninterrupted, monkeypatch, stops
@@ -430,6 +435,7 @@ def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=
     )
 
 
+@pytest.mark.slow("test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal")
 def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterrupted, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "STOP_GRACE_SECONDS", 60.0)
@@ -443,7 +449,7 @@ def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterru
     assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal")
 def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypatch):
     with monkeypatch.context() as patch:
         use_faulty(patch, "hang", "step", timeout_seconds=600)
@@ -461,13 +467,7 @@ def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypat
     assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
-def test_worker_that_crashes_once_changes_nothing(tmp_path, uninterrupted, monkeypatch):
-    use_faulty(monkeypatch, "crash", "step", 7, str(tmp_path / "struck"))
-    assert train(tmp_path, ASYNCHRONOUS)[0] == 0
-    assert (tmp_path / "struck").exists()
-    assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
-
-
+@pytest.mark.slow("test_episode_that_loses_four_workers_is_an_error")
 @pytest.mark.parametrize(("fault", "at_call", "saved"), [("crash", 5, 30), ("raise", 30, 60)])
 def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
     tmp_path, uninterrupted, monkeypatch, fault, at_call, saved
@@ -490,10 +490,6 @@ def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
 
 # --- TensorBoard
 # ------------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """Like SIGKILL: no code of the package runs after it."""
 
 
 def killed(original, at_call):
@@ -531,6 +527,7 @@ def curves(tmp_path_factory):
     return found
 
 
+@pytest.mark.quick("0-TrainingRun-_save-2")
 @pytest.mark.parametrize(
     ("workers", "owner", "name", "at_call"),
     [
