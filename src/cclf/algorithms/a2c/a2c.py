@@ -23,6 +23,8 @@ from cclf.framework import Appraisal, Framework
 from cclf.training.seeding import derive, seeded_weights
 from cclf.types import Metrics, Rollout, StateDict
 
+PREDICTION_METRICS = ("prediction_loss",)  # of runs whose curiosity learns its own predictions
+
 
 def generalized_advantage(
     reward: Tensor, value: Tensor, ended: Tensor, discount: float, gae_lambda: float
@@ -124,7 +126,7 @@ class A2C:
                 measure.build(GridEncoder, 64, self.num_actions)
             self.predicted = measure
             self.prediction_optimizer = Adam(measure.predictor.parameters(), measure.learning_rate)
-            self.metric_names = (*self.metric_names, "prediction_loss")
+            self.metric_names += PREDICTION_METRICS
         if self.settings.bonus_place == "centred-reward":
             self.bonus_mean = RunningMean()
             self.networks["bonus_mean"] = self.bonus_mean
