@@ -50,17 +50,19 @@ def transitions(observations: Tensor, ended: list[bool] | None = None) -> Transi
     steps = len(observations) - 1
     rows = torch.arange(steps)
     action = nn.functional.one_hot(torch.zeros(steps, dtype=torch.int64), ACTIONS).float()
-    return Transitions(observations, rows, rows + 1, action, torch.tensor(ended or [False] * steps))
+    frequency = torch.full((steps + 1,), 1.0 / (steps + 1))
+    was_last = torch.tensor(ended or [False] * steps)
+    return Transitions(observations, frequency, rows, rows + 1, action, was_last)
 
 
 def learn(measure: PredictedMeasure, given: Transitions, updates: int) -> Tensor:
     """Train on the same transitions; the last curiosity (2, B)."""
     optimizer = torch.optim.Adam(measure.predictor.parameters(), lr=1e-2)
     for _ in range(updates):
-        query, key = measure.query_and_key(given)
+        query, key, loss = measure.answers(given)
         measure.observe(query, key)
         optimizer.zero_grad()
-        ((query - key) ** 2).mean().backward()
+        loss.backward()
         optimizer.step()
     return curiosity(measure, given)
 
@@ -68,7 +70,7 @@ def learn(measure: PredictedMeasure, given: Transitions, updates: int) -> Tensor
 @torch.no_grad()
 def curiosity(measure: PredictedMeasure, given: Transitions) -> Tensor:
     measure.eval()
-    query, key = measure.query_and_key(given)
+    query, key, _ = measure.answers(given)
     found = 1.0 - torch.stack(
         [measure.beliefs(q, k[None], NO_W, None)[0] for q, k in zip(query, key, strict=True)]
     )
@@ -114,9 +116,9 @@ def test_running_mean_is_unbiased_from_its_first_value_on() -> None:
 
 def test_keys_are_features_normalized_by_their_running_moments() -> None:
     measure = built("rnd")
-    observations = torch.randn(400, 5)
+    given = transitions(torch.randn(400, 5))
     for _ in range(3):
-        keys = measure.normalized_features(observations)
+        keys = measure.normalized_features(given)
     torch.testing.assert_close(keys.mean(0), torch.zeros(FEATURES), atol=1e-4, rtol=0.0)
     torch.testing.assert_close(keys.std(0), torch.ones(FEATURES), atol=1e-2, rtol=0.0)
 
@@ -124,9 +126,9 @@ def test_keys_are_features_normalized_by_their_running_moments() -> None:
 def test_rnd_asks_about_o_t_and_what_followed_and_forward_about_the_transition() -> None:
     given = transitions(torch.randn(4, 5), ended=[False, True, False])
     for measure in (built("rnd"), built("forward")):
-        keys = measure.normalized_features(given.observations)
+        keys = measure.normalized_features(given)
         measure.eval()
-        query, key = measure.query_and_key(given)
+        query, key, _ = measure.answers(given)
         assert torch.equal(key[1], keys[1:])
         if isinstance(measure, RandomDistillation):
             assert torch.equal(key[0], keys[:3])
@@ -170,10 +172,10 @@ def test_what_is_seen_often_loses_its_curiosity_and_what_is_new_has_it(name: str
     optimizer = torch.optim.Adam(measure.predictor.parameters(), lr=1e-3)
     for _ in range(300):
         given = transitions(torch.cat([often.expand(33, -1), torch.randn(32, 5)]))
-        query, key = measure.query_and_key(given)
+        query, key, loss = measure.answers(given)
         measure.observe(query, key)
         optimizer.zero_grad()
-        ((query - key) ** 2).mean().backward()
+        loss.backward()
         optimizer.step()
     given = transitions(torch.cat([often, often, new]))
     seen, unseen = curiosity(measure, given)[1].tolist()
@@ -187,11 +189,11 @@ def test_a_measure_in_evaluation_mode_keeps_its_state() -> None:
     learn(measure, given, 1)
     before = {name: value.clone() for name, value in measure.state_dict().items()}
     measure.eval()
-    query, key = measure.query_and_key(given)
+    query, key, _ = measure.answers(given)
     measure.observe(query, key)
     assert all(torch.equal(value, before[name]) for name, value in measure.state_dict().items())
     measure.train()
-    measure.observe(*measure.query_and_key(given))
+    measure.observe(*measure.answers(given)[:2])
     assert not torch.equal(measure.mean_distance.weight, before["mean_distance.weight"])
 
 

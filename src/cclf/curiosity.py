@@ -108,7 +108,7 @@ class RunningMean(nn.Module):
 
     def update(self, batch_mean: Tensor) -> None:
         self.total.lerp_(batch_mean, 1.0 - self.decay)
-        self.weight.lerp_(torch.ones_like(self.weight), 1.0 - self.decay)
+        self.weight.mul_(self.decay).add_(1.0 - self.decay)
 
     @property
     def value(self) -> Tensor:
@@ -146,21 +146,30 @@ class AbsoluteMeasure(CuriosityMeasure, nn.Module):
 
 
 class Transitions(NamedTuple):
-    """Transitions whose observations may share rows: those of a rollout do."""
+    """Transitions whose observations share rows: those of a rollout do, and on MiniGrid equal ones."""
 
     observations: Tensor  # (R, ...)  input of an encoder
+    frequency: Tensor  # (R,)  how often each was seen; the sum is 1
     current: Tensor  # (B,)  the rows of o_t
     following: Tensor  # (B,)  the rows of o_(t+1)
     action: Tensor  # (B, A)
     ended: Tensor  # (B,)  bool: o_(t+1) is not of the same episode
 
 
+class Answers(NamedTuple):
+    """What a `PredictedMeasure` predicts of transitions, and what it is compared with."""
+
+    query: Tensor  # (2, B, D)  about o_t and about o_(t+1), without gradient
+    key: Tensor  # (2, B, D)
+    loss: Tensor  # ()  mean d^2, with gradient
+
+
 class PredictedMeasure(AbsoluteMeasure, ABC):
     """A measure that learns to predict keys which stand still: features under a fixed random encoder,
     normalized by their running mean and standard deviation.
 
-    A base algorithm calls `build`, trains `predictor` on the mean squared distance of query and key,
-    and gives both to the belief.
+    A base algorithm calls `build` once, and for each batch `answers`; it steps `predictor` on their
+    loss and gives query and key to the belief.
     """
 
     learning_rate = 1e-3  # of Adam, one step for each batch
@@ -180,33 +189,22 @@ class PredictedMeasure(AbsoluteMeasure, ABC):
     ) -> nn.Module: ...
 
     @abstractmethod
-    def predict(self, transitions: Transitions, key: Tensor) -> tuple[Tensor, Tensor]:
-        """The queries about o_t and o_(t+1), (B, D) each, from transitions and the keys (R, D) of
-        all observations."""
+    def predict(self, transitions: Transitions, keys: Tensor) -> Answers:
+        """From the keys (R, D) of all observations."""
 
-    def key_rows(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
-        """The rows (B,) of the keys that belong to the two queries."""
-        return transitions.current, transitions.following
-
-    def query_and_key(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
-        """Queries, with gradient, and keys, (2, B, D) each, of o_t and of o_(t+1). Where an episode
-        ended, there is nothing to predict: the query is the key, and curiosity is 0."""
-        keys = self.normalized_features(transitions.observations)
-        key = torch.stack([keys[rows] for rows in self.key_rows(transitions)])
-        query = torch.stack(self.predict(transitions, keys))
-        return torch.where(self.unknown(transitions)[..., None], key, query), key
-
-    def unknown(self, transitions: Transitions) -> Tensor:
-        """(2, B): the questions that have no answer, because the episode ended."""
-        return torch.stack([torch.zeros_like(transitions.ended), transitions.ended])
+    def answers(self, transitions: Transitions) -> Answers:
+        """Where an episode ended, nothing is asked about o_(t+1): its curiosity is 0."""
+        found = self.predict(transitions, self.normalized_features(transitions))
+        unasked = torch.stack([torch.zeros_like(transitions.ended), transitions.ended])
+        return found._replace(query=torch.where(unasked[..., None], found.key, found.query))
 
     @torch.no_grad()
-    def normalized_features(self, observations: Tensor) -> Tensor:
-        """(R, D) of observations (R, ...), which enter mean and standard deviation first."""
-        features: Tensor = self.encoder(observations)
+    def normalized_features(self, transitions: Transitions) -> Tensor:
+        """(R, D) of the observations, which enter mean and standard deviation first."""
+        features: Tensor = self.encoder(transitions.observations)
         if self.training:
-            self.mean.update(features.mean(0))
-            self.mean_square.update((features**2).mean(0))
+            self.mean.update(transitions.frequency @ features)
+            self.mean_square.update(transitions.frequency @ features**2)
         mean = self.mean.value
         variance = (self.mean_square.value - mean**2).clamp_min(1e-6)
         return (features - mean) * variance.rsqrt()
@@ -225,15 +223,18 @@ class RandomDistillation(PredictedMeasure):
     ) -> nn.Module:
         return nn.Sequential(make_encoder(), *_two_layers(features, self.hidden_dim, features))
 
-    def predict(self, transitions: Transitions, key: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def predict(self, transitions: Transitions, keys: Tensor) -> Answers:
         queries = self.predictor(transitions.observations)
-        return queries[transitions.current], queries[transitions.following]
+        loss = transitions.frequency @ equations.squared_distance(queries, keys)
+        both = transitions.current, transitions.following
+        query, key = (torch.stack([x[rows] for rows in both]) for x in (queries.detach(), keys))
+        return Answers(query, key, loss)
 
 
 class ForwardPrediction(PredictedMeasure):
     """`forward`: is o_(t+1) what follows o_t and a_t? The query is predicted from the key of o_t and
-    the action, the key is that of o_(t+1) (random features: Burda et al., ICLR 2019, large-scale
-    study). The curiosity of o_t is that of its transition."""
+    the action, the key is that of o_(t+1) (Pathak et al., 2017; random features: Burda et al., ICLR
+    2019, large-scale study). The curiosity of o_t is that of its transition."""
 
     def make_predictor(
         self,
@@ -243,16 +244,12 @@ class ForwardPrediction(PredictedMeasure):
     ) -> nn.Module:
         return nn.Sequential(*_two_layers(features + actions, self.hidden_dim, features))
 
-    def predict(self, transitions: Transitions, key: Tensor) -> tuple[Tensor, Tensor]:
-        known = torch.cat([key[transitions.current], transitions.action], dim=1)
-        query: Tensor = self.predictor(known)
-        return query, query
-
-    def key_rows(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
-        return transitions.following, transitions.following
-
-    def unknown(self, transitions: Transitions) -> Tensor:
-        return torch.stack([transitions.ended, transitions.ended])
+    def predict(self, transitions: Transitions, keys: Tensor) -> Answers:
+        known = torch.cat([keys[transitions.current], transitions.action], dim=1)
+        query, key = self.predictor(known), keys[transitions.following]
+        distance = equations.squared_distance(query, key).masked_fill(transitions.ended, 0.0)
+        answered = torch.where(transitions.ended[:, None], key, query.detach())
+        return Answers(answered.repeat(2, 1, 1), key.expand(2, -1, -1), distance.mean())
 
 
 def _two_layers(inputs: int, hidden: int, outputs: int) -> tuple[nn.Module, ...]:

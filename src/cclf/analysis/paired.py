@@ -196,6 +196,6 @@ def figure(found: Sequence[PairedDifference]) -> "Figure":
     names = [f"{each.task.partition('/')[2]}, {len(each.seeds)} pairs" for each in found]
     axis.set_yticks(range(len(found)), [escape_mathtext(name) for name in names])
     axis.set_ylim(len(found) - 0.5, -0.5)
-    title = f"{found[0].method} − {found[0].against}: each pair of seeds, their mean, 95 % interval"
-    style_axis(axis, "difference in the mean return over training", title=title)
+    xlabel = "difference in the mean return over training: pairs, their mean, 95 % interval"
+    style_axis(axis, xlabel, title=f"{found[0].method} − {found[0].against}")
     return drawing

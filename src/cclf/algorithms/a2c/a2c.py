@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cclf import equations
 from cclf.algorithms.a2c.config import A2cConfig
 from cclf.algorithms.a2c.networks import ContrastiveHead, GridEncoder, GridPolicy, grid_windows
 from cclf.algorithms.a2c.re3 import StateEntropyBonus
@@ -23,6 +22,8 @@ from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
 from cclf.training.seeding import derive, seeded_weights
 from cclf.types import Metrics, Rollout, StateDict
+
+PREDICTION_METRICS = ("prediction_loss",)  # of runs whose curiosity learns its own predictions
 
 
 def generalized_advantage(
@@ -125,7 +126,7 @@ class A2C:
                 measure.build(GridEncoder, 64, self.num_actions)
             self.predicted = measure
             self.prediction_optimizer = Adam(measure.predictor.parameters(), measure.learning_rate)
-            self.metric_names = (*self.metric_names, "prediction_loss")
+            self.metric_names += PREDICTION_METRICS
         if self.settings.bonus_place == "centred-reward":
             self.bonus_mean = RunningMean()
             self.networks["bonus_mean"] = self.bonus_mean
@@ -225,12 +226,12 @@ class A2C:
         asked, answers, prediction_loss = query.detach(), key, None
         views, next_views = current, following
         if self.predicted is not None:
-            prediction, answers = self.predicted.query_and_key(self.transitions(rollout))
-            prediction_loss = equations.squared_distance(prediction, answers).mean()
-            asked, answers = prediction.detach().flatten(0, 1), answers.flatten(0, 1)
+            found = self.predicted.answers(self.transitions(rollout))
+            asked, answers = found.query.flatten(0, 1), found.key.flatten(0, 1)
+            prediction_loss = found.loss
             views, next_views = torch.arange(2 * batch_size).chunk(2)
         if isinstance(framework.measure, AbsoluteMeasure):
-            framework.measure.observe(asked[next_views], answers[next_views])
+            framework.measure.observe(asked[batch_size:], answers[batch_size:])
         appraisal = framework.appraise(
             Views(ViewIndex(views.expand(2, -1)), first_duplicate=duplicates[0]),
             Views(ViewIndex(next_views.expand(2, -1)), first_duplicate=duplicates[1]),
@@ -248,14 +249,21 @@ class A2C:
         return appraisal, contrastive_loss, prediction_loss
 
     def transitions(self, rollout: Rollout) -> Transitions:
-        """The T N transitions of a rollout; its observations are encoded once."""
-        batch_size, num_rows = rollout.action.size, len(rollout.observation) * len(rollout.ended[0])
-        rows = torch.arange(num_rows)
-        action = nn.functional.one_hot(
-            torch.from_numpy(rollout.action).flatten(), self.num_actions
-        ).float()
-        ended = torch.from_numpy(rollout.ended).flatten()
-        return Transitions(_windows(rollout), rows[:batch_size], rows[-batch_size:], action, ended)
+        """The T N transitions of a rollout. Its (T + 1) N observations are about 50 distinct ones, each
+        of which is encoded once."""
+        keys = np.ascontiguousarray(rollout.observation).reshape(-1, 147).view("V147").ravel()
+        distinct: dict[bytes, int] = {}
+        rows = torch.tensor([distinct.setdefault(key, len(distinct)) for key in keys.tolist()])
+        grids = np.frombuffer(b"".join(distinct), np.uint8).reshape(-1, 7, 7, 3)
+        action = torch.from_numpy(rollout.action).flatten()
+        return Transitions(
+            observations=torch.from_numpy(grid_windows(grids)),
+            frequency=torch.bincount(rows).float() / len(rows),
+            current=rows[: len(action)],
+            following=rows[-len(action) :],
+            action=nn.functional.one_hot(action, self.num_actions).float(),
+            ended=torch.from_numpy(rollout.ended).flatten(),
+        )
 
     def _centred(self, bonus: Tensor) -> Tensor:
         """The bonus (B,) less its running mean, if the reward is to have no part that pays for long

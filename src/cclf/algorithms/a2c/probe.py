@@ -117,5 +117,5 @@ def _has_state(a2c: A2C) -> bool:
 @torch.no_grad()
 def _forward_error(a2c: A2C, rollout: Rollout) -> np.ndarray:
     assert a2c.predicted is not None, "the forward measure predicts"
-    query, key = a2c.predicted.query_and_key(a2c.transitions(rollout))
-    return np.asarray(equations.squared_distance(query, key)[1])
+    found = a2c.predicted.answers(a2c.transitions(rollout))
+    return np.asarray(equations.squared_distance(found.query, found.key)[1])
