@@ -236,4 +236,4 @@ def test_figures_of_the_readme_exist_for_light_and_dark_screens():
 
 def test_documents_are_short():
     lines = {page.name: page.read_text().count("\n") for page in DOCS.glob("*.md")}
-    assert sum(lines.values()) <= 2_060, lines
+    assert sum(lines.values()) <= 2_000, lines
