@@ -26,7 +26,7 @@ from cclf.training import trainer
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 
-CONFIG = tiny_config(final_eval_episodes=1)
+CONFIG = tiny_config(method="rad", final_eval_episodes=1)
 LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=64))
 
 
