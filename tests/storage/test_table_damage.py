@@ -191,6 +191,7 @@ def test_resumed_table_keeps_its_own_columns(tmp_path, recorded):
         assert path.read_text() == "env_steps,old\n10,1\n20,\n"
 
 
+@pytest.mark.quick("not recorded")
 @pytest.mark.parametrize("version", ["recorded", "not recorded"])
 def test_run_resumes_after_a_metric_was_added(run, finished, monkeypatch, version):
     """Resuming goes on with the columns of train.csv, whatever the algorithm declares now."""

@@ -429,8 +429,6 @@ def test_a_run_never_waits_for_a_pipe(runs, tmp_path):
         "train.csv",
         "lock",
         "config.json.tmp",
-        "train.csv.tmp",
-        "checkpoint/00000002",
         "checkpoint/00000002/index.json",
     )
     plant_all(runs, tmp_path, "pipe", places, go_on)
