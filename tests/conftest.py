@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 CACHES = os.path.join(tempfile.gettempdir(), "cclf-tests")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", CACHES)
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(CACHES, "hypothesis"))
-settings.register_profile("default", deadline=None, max_examples=30)
+settings.register_profile("default", deadline=None, max_examples=20)
 settings.register_profile("slow", deadline=None)
 settings.load_profile("default")
 

@@ -178,7 +178,7 @@ def test_methods_are_named_after_the_measure_they_change(base: str) -> None:
             assert {option for option, _ in changed} == {"curiosity"}
             assert method.settings == methods[own].settings
             found.add(control)
-    assert set(CONTROLS) <= found
+    assert set(CONTROLS) <= found or base == "mrq", "there is no curiosity on MR.Q"
 
 
 @pytest.mark.parametrize("base", algorithms())

@@ -85,7 +85,7 @@ def raising(error):
 BROKEN = TypeError("TiffWriter.write() got an unexpected keyword argument 'fps'")
 
 
-@pytest.mark.quick("config0-cclf.training.loop-write_video", "config1-Reach-render")
+@pytest.mark.quick("config0-cclf.training.video-write_video", "config1-Reach-render")
 @pytest.mark.parametrize(
     ("config", "owner", "name"),
     [

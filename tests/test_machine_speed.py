@@ -12,7 +12,7 @@ from rainbow_inputs import tiny_cclf
 from tiny_runs import differing, tables, tiny_config, tiny_options
 
 RUNS = {
-    "sac": tiny_config(),
+    "sac": tiny_config(method="rad"),
     "sac, evaluated in workers": tiny_config(eval_workers=2),
     "drqv2": tiny_config("toy/reach-1d", "drq-v2+cclf", base="drqv2"),
     "a2c": tiny_config("minigrid/DoorKey-5x5", "re3+cclf", env_steps=256, eval_every_env_steps=128),

@@ -143,7 +143,7 @@ def endless(original):
 
 
 # the spread of returns that are no numbers
-@pytest.mark.quick("cclf.training.loop-wait_for_evaluation-eval.csv")
+@pytest.mark.quick("cclf.training.loop-poll-eval.csv")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
 @pytest.mark.parametrize(
     ("owner", "name", "table"),

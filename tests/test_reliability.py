@@ -27,7 +27,7 @@ from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config, tiny_options
 
-CONFIG = tiny_config()
+CONFIG = tiny_config(method="rad")
 
 
 @pytest.fixture(scope="module")
@@ -351,12 +351,12 @@ def small_disk(tmp_path):
     subprocess.run(["umount", disk], check=True)
 
 
-@pytest.mark.quick("False")
+@pytest.mark.slow("test_full_disk_ends_the_run_with_the_last_checkpoint_intact")
 @pytest.mark.parametrize("tensorboard", [False, True])
 def test_run_on_a_disk_that_is_really_full(small_disk, uninterrupted, tensorboard):
-    config = tiny_config(tensorboard=tensorboard)
+    config = tiny_config(method="rad", tensorboard=tensorboard)
     filler = small_disk / "filler"
-    run(tiny_config(env_steps=30), small_disk / config.run_name())
+    run(tiny_config(method="rad", env_steps=30), small_disk / config.run_name())
     free = shutil.disk_usage(small_disk).free
     filler.write_bytes(bytes(free - 40_000))
     code, stdout, err = train(small_disk, config)

@@ -342,6 +342,7 @@ def test_tasks_have_their_authors_settings(task, expected):
     assert {name: getattr(config.algorithm, name) for name in expected} == expected
     assert vars(config.env) == {
         "observe": "pixels",
+        "observe_key": "",
         "frame_pixels": 84,
         "crop_pixels": 84,
         "frame_stack": 3,

@@ -156,7 +156,9 @@ def test_precisions_of_a_gpu_are_refused_without_one(tmp_path, task, precision):
 
 def test_tasks_of_different_algorithms_do_not_train_together():
     assert_refused(cclf("train", "atari/Pong", "--with-tasks", "toy/reach"), "different algorithms")
-    assert_refused(cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "named once")
+    assert_refused(
+        cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "name each of them once"
+    )
 
 
 def test_a_trained_run_is_evaluated_played_and_exported(folder, tmp_path):

@@ -354,7 +354,9 @@ FULL = {
 }
 
 
-@pytest.mark.quick("a checkpoint of the second run")
+@pytest.mark.slow(
+    "test_reliability.py::test_full_disk_ends_the_run_with_the_last_checkpoint_intact"
+)
 @pytest.mark.parametrize("moment", FULL)
 def test_a_full_disk_ends_the_runs_with_their_last_checkpoints_intact(
     tmp_path, undisturbed, monkeypatch, moment

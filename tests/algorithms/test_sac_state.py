@@ -152,7 +152,7 @@ def test_crops_become_noise_and_the_centre_crop_nothing():
     [
         (PENDULUM, "select", None, "selection=overlap conflicts with SAC on observe=state"),
         (PENDULUM, None, "drqv2", "observe=state conflicts with drqv2, which learns from pixels"),
-        ("gym/CartPole-v1", None, None, "observe=state conflicts with rainbow, which learns from"),
+        ("gym/CartPole-v1", None, "rainbow", "observe=state conflicts with rainbow, which learns"),
         ("dmc/cartpole-swingup", None, None, "observe=state conflicts with dmc/cartpole-swingup"),
         ("toy/reach", None, None, "tasks of toy/ have pixels; remove it"),
         ("minigrid/Empty-16x16", None, None, "observe=state conflicts with minigrid/Empty-16x16"),

@@ -11,8 +11,8 @@ import pytest
 from cclf import cli
 from cclf.analysis import paired
 from cclf.analysis.paired import Arm, detectable_difference, holm, sign_flip_p
-from cclf.commands.compare import Compare, interleave, plan_arms
-from cclf.commands.sweep import Where
+from cclf.commands.compare import CompareOptions, interleave, plan_arms
+from cclf.commands.sweep import MachineOptions
 from cclf.errors import ConfigError
 
 TASK, OTHER = "minigrid/DoorKey-5x5", "minigrid/Empty-5x5"
@@ -22,8 +22,10 @@ TINY = [
 ]
 
 
-def options(out: Path, **changes: Any) -> Compare:
-    return replace(Compare((TASK, OTHER), Where(), "a2c+rnd", seeds=3, out=out), **changes)
+def options(out: Path, **changes: Any) -> CompareOptions:
+    return replace(
+        CompareOptions((TASK, OTHER), MachineOptions(), "a2c+rnd", seeds=3, out=out), **changes
+    )
 
 
 def write_run(folder: Path, seed: int, returns: list[float], method: str = "a2c") -> Path:

@@ -309,7 +309,10 @@ def test_cartpole_from_the_command_line(tmp_path):
     words = [*tiny_options(config), "--out", tmp_path]
     code, out, err = cclf("train", *words)
     assert code == 0, err
-    assert err.splitlines()[0] == ("gym/CartPole-v1 has vectors: learning from rendered frames")
+    assert err.splitlines()[0] == (
+        "gym/CartPole-v1 has vectors: learning from rendered frames (or from the numbers: --observe "
+        "state)"
+    )
     folder = tmp_path / config.run_name()
     assert out.strip() == str(folder)
     code, _, err = cclf("train", *words, "--env-steps", "40")

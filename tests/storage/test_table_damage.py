@@ -26,7 +26,7 @@ from cclf.training import trainer
 from test_cli import assert_refused, cclf, contents
 from tiny_runs import rows, tables, tiny_config, tiny_options
 
-CONFIG = tiny_config(final_eval_episodes=1)
+CONFIG = tiny_config(method="rad", final_eval_episodes=1)
 LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=64))
 
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_of_an_earlier_version_takes_the_files_own_word(run):
 @pytest.mark.parametrize("due", [True, False])
 def test_evaluation_that_is_due_again_is_cut_off_without_records_too(run, due):
     """A checkpoint of an earlier version, saved before or after the evaluation of its step."""
-    RunLog(run, (), (), 30, due).close()
+    RunLog(run, (), (), rows_to_keep(run, 30, due, {})).close()
     assert [row["env_steps"] for row in rows(run / "eval.csv")] == ([] if due else ["30"])
 
 
@@ -191,6 +191,7 @@ def test_resumed_table_keeps_its_own_columns(tmp_path, recorded):
         assert path.read_text() == "env_steps,old\n10,1\n20,\n"
 
 
+@pytest.mark.quick("not recorded")
 @pytest.mark.parametrize("version", ["recorded", "not recorded"])
 def test_run_resumes_after_a_metric_was_added(run, finished, monkeypatch, version):
     """Resuming goes on with the columns of train.csv, whatever the algorithm declares now."""

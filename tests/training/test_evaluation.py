@@ -181,7 +181,7 @@ def plain(trained):
     return checkpoint.load(folder / "checkpoint")["learner"], folder
 
 
-@pytest.mark.quick("schedule", "video")
+@pytest.mark.quick("video")
 @pytest.mark.parametrize("change", CHANGES)
 def test_evaluation_and_logging_options_do_not_change_training(plain, tmp_path, change):
     learner, _ = run(tiny_config(**CHANGES[change]), tmp_path)

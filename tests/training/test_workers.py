@@ -32,7 +32,7 @@ from test_cli import cclf
 from test_reliability import signalled, train
 from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config
 
-CONFIG = tiny_config()
+CONFIG = tiny_config(method="rad")
 SEEDS = [11, 22, 33]
 SECONDS = 1.0
 
@@ -376,7 +376,7 @@ def test_worker_ignores_signals(pool_of, number):
 # --- asynchronous evaluation
 # --------------------------------------------------------------------------------------------
 
-ASYNCHRONOUS = tiny_config(eval_workers=2)
+ASYNCHRONOUS = tiny_config(method="rad", eval_workers=2)
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def detectable_difference(differences: np.ndarray) -> float:
     5 %: (1.96 + 0.84) s / sqrt(n), with the normal approximation.
 
     >>> round(detectable_difference(np.array([0.0, 2.0, 0.0, 2.0])), 3)  # s = 1.1547
-    1.618
+    1.617
     """
     spread = differences.std(ddof=1) / np.sqrt(len(differences))
     return float((Z_TEST + Z_POWER) * spread)
