@@ -66,7 +66,9 @@ def test_td_error_of_twin_critics_is_the_mean_distance_to_the_target(
                     frames[:, :, middle, middle]
                     for frames in (batch.observation, batch.next_observation)
                 )
-                policy = agent.actor.sample(agent.critic.encoder.convolutions(later), noise)
+                policy = agent.actor.sample(
+                    agent.actor.head(agent.critic.encoder.convolutions(later)), noise
+                )
                 q1, q2 = agent.target_critic.q_values(
                     agent.target_critic.encoder(later), policy.action
                 )

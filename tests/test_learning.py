@@ -184,12 +184,12 @@ def pendulum_from_state(method, folder, prepare=lambda _: None):
 PENDULUM_BAR = -500  # random actions get about -1,200, the best about -150
 
 
-@pytest.mark.slow("algorithms/test_sac_state.py::test_the_update_that_trains_is_the_plain_one")
+@pytest.mark.slow("algorithms/test_sac_state.py::test_update_equals_the_reference")
 @pytest.mark.parametrize("method", ["sac-pixel", "cclf"])
 def test_a_method_swings_the_pendulum_up_from_state(tmp_path, method):
     assert pendulum_from_state(method, tmp_path) >= PENDULUM_BAR
 
 
-@pytest.mark.slow("algorithms/test_sac_state.py::test_the_update_that_trains_is_the_plain_one")
+@pytest.mark.slow("algorithms/test_sac_state.py::test_update_equals_the_reference")
 def test_with_shuffled_rewards_it_does_not_swing_up(tmp_path):
     assert pendulum_from_state("cclf", tmp_path, shuffle) < PENDULUM_BAR

@@ -96,7 +96,7 @@ def test_frames_and_rewards_equal_dm_control(make, name):
         assert not step.truncated
 
 
-@pytest.mark.slow("test_frames_and_rewards_are_dm_controls")
+@pytest.mark.slow("test_frames_and_rewards_equal_dm_control")
 @pytest.mark.parametrize("domain", dmc.DOMAINS_WITHOUT_FLOOR_SHADOW)
 def test_skipping_the_floor_shadow_changes_no_frame(make, monkeypatch, domain):
     env = make(f"{domain}-{A_TASK[domain]}")

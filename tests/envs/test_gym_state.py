@@ -347,7 +347,7 @@ def test_inspect_is_refused(trained, tmp_path):
     )
 
 
-@pytest.mark.slow("test_its_agent_is_evaluated_and_asked")
+@pytest.mark.slow("test_its_agent_evaluates_and_acts")
 def test_it_is_played(trained, tmp_path):
     pytest.importorskip("pygame")
     pytest.importorskip("imageio_ffmpeg")

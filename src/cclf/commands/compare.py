@@ -70,7 +70,9 @@ def main(arguments: list[str]) -> int:
     check_writable(figure)
     check_writable(options.out, is_folder=True)
 
-    specs, exit_code = run_sweep(interleave(arms), options.machine, options.dry_run)
+    specs, exit_code = run_sweep(
+        interleave(arms), options.machine, options.dry_run, print_plan=not options.json
+    )
     if options.dry_run:
         return exit_code
     found = _differences([specs[0::2], specs[1::2]])

@@ -236,7 +236,10 @@ def _print_plan(specs: "Sequence[RunSpec]") -> None:
 
 
 def run_sweep(
-    specs: "list[RunSpec]", machine: MachineOptions, dry_run: bool = False
+    specs: "list[RunSpec]",
+    machine: MachineOptions,
+    dry_run: bool = False,
+    print_plan: bool = True,
 ) -> "tuple[list[RunSpec], int]":
     """Print the plan and, unless `dry_run`, train the runs and report how they ended. Returns the runs,
     with their precision, and the exit code."""
@@ -250,7 +253,8 @@ def run_sweep(
         specs = resolve_precision(specs, backend.computes_on_gpus)
         if not dry_run:
             backend.refuse_unfit([spec for spec in specs if not is_finished(spec)])
-        _print_plan(specs)
+        if print_plan:
+            _print_plan(specs)
         if dry_run:
             return specs, EXIT_DONE
         outcomes = run_all(
