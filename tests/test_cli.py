@@ -360,7 +360,8 @@ def test_hints_name_the_folder_that_was_made(monkeypatch, capsys):
     assert capsys.readouterr().err == "next: cclf report runs\n"
 
 
-def test_the_manifest_names_commit_and_renderer():
+def test_the_manifest_names_commit_and_renderer(monkeypatch):
+    monkeypatch.delenv("CCLF_COMMIT")
     pytest.importorskip("dm_control")
     config = tiny_config("dmc/cartpole-swingup", env={"frame_pixels": 32, "crop_pixels": 28})
     learner = make_learner(config, CPU)
@@ -637,7 +638,7 @@ def test_evaluate_says_what_is_wrong(finished, copied, tmp_path):
 # --- signals
 # -----------------------------------------------------------------------------------------------------------
 
-LONG = tiny_config(env_steps=160, eval_every_env_steps=50, log_every_agent_steps=5)
+LONG = tiny_config(method="rad", env_steps=160, eval_every_env_steps=50, log_every_agent_steps=5)
 
 
 # PyTorch's compiler takes a second of every start that imports it.

@@ -72,6 +72,16 @@ def runs(trained):
 
 
 @pytest.fixture(scope="module")
+def facts(runs):
+    """The numbers of each page, as the command prints them."""
+    reports = {name: inspect_run(folder, SAMPLES, CPU) for name, folder in runs.items()}
+    return {
+        name: json.loads(json.dumps(inspection_page.to_json(each)))
+        for name, each in reports.items()
+    }
+
+
+@pytest.fixture(scope="module")
 def shown(runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("pages")
     return {name: inspected(folder, out / f"{name}.html") for name, folder in runs.items()}
@@ -169,11 +179,11 @@ def ordered(rows):
 
 
 @pytest.mark.parametrize("end", ["most", "least"])
-def test_sac_looks_are_what_training_would_compute(runs, shown, end):
+def test_sac_looks_are_what_training_would_compute(runs, facts, end):
     learner, env_steps = restored(SAC, runs["sac"])
     expected = ordered(by_hand(learner, env_steps))
     expected = expected[:6] if end == "most" else expected[::-1][:6]
-    looks = shown["sac"][1][end]
+    looks = facts["sac"][end]
     assert len(looks) == 6
     for look, row in zip(looks, expected, strict=True):
         assert look["now"]["origins"] == row["origins"]
@@ -248,7 +258,7 @@ def test_what_an_observation_was_taken_for_is_the_strongest_other_match(runs):
             assert np.array_equal(seen.taken_for[0], frame)
 
 
-def test_a2c_looks_are_what_training_would_compute(runs, shown):
+def test_a2c_looks_are_what_training_would_compute(runs, facts):
     learner, env_steps = restored(A2C, runs["a2c"])
     a2c = learner.algorithm
     curiosity, next_curiosity, copies, seen = [], [], [], []
@@ -264,7 +274,7 @@ def test_a2c_looks_are_what_training_would_compute(runs, shown):
         keys = [grid.tobytes() for grid in grids[:32]]
         copies += [keys.count(one) for one in keys]
         seen += keys
-    facts = shown["a2c"][1]
+    facts = facts["a2c"]
     assert (facts["env_steps"], facts["updates"]) == (320, 10), "a turn is a rollout of 32 steps"
     distinct = {}
     for row in np.argsort(-np.array(curiosity), kind="stable").tolist():
@@ -362,12 +372,12 @@ def rainbow_by_hand(learner, env_steps):
 
 
 @pytest.mark.parametrize("end", ["most", "least"])
-def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
+def test_rainbow_looks_are_what_training_would_compute(runs, facts, end):
     learner, env_steps = restored(RAINBOW, runs["rainbow"])
     expected = ordered(rainbow_by_hand(learner, env_steps))
     expected = expected[:6] if end == "most" else expected[::-1][:6]
     looks, pictures = (
-        shown["rainbow"][1][end],
+        facts["rainbow"][end],
         getattr(inspect_run(runs["rainbow"], SAMPLES, CPU), end),
     )
     assert len(looks) == len(expected) == 6
@@ -401,6 +411,7 @@ def test_rainbow_looks_are_what_training_would_compute(runs, shown, end):
         assert len(drawn.now.frames) == 2
 
 
+@pytest.mark.slow("test_a_replay_that_wrapped_around_is_read_in_its_order")
 def test_a_replay_of_games_that_wrapped_around_is_read_in_its_order(trained):
     config = tiny("cclf", replay_capacity_transitions=30)
     config = replace(config, run=replace(config.run, env_steps=50, eval_every_env_steps=50))
@@ -423,9 +434,8 @@ def test_cards_of_games_say_how_much_later_and_where_the_episode_ended(runs):
     for look in looks:
         assert look.steps_between == 3
         assert ("ended within 3 steps" in cards.describe(look)) == look.ended_between
-    assert inspection_page.to_html(gallery).count("<h4>observation 3 steps later</h4>") == len(
-        looks
-    )
+    page = inspection_page.to_html(gallery)
+    assert page.count("<h4>observation 3 steps later</h4>") == len(looks)
     assert any("blank" in remark for remark in gallery.remarks)
     assert {"rarity", "age", "shift", "3-step return"} <= {
         measure.name for measure in gallery.measures

@@ -106,7 +106,7 @@ MOMENTS = {
 
 
 # the toy, moved by an action that is no number
-@pytest.mark.quick("in the last step", "a priority")
+@pytest.mark.quick("a priority")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_no_checkpoint_has_non_finite_values(tmp_path, uninterrupted, monkeypatch, moment):

@@ -127,7 +127,7 @@ PHASES = {
 }
 
 
-@pytest.mark.quick("an update", "a checkpoint")
+@pytest.mark.quick("an update")
 @pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, uninterrupted, monkeypatch, phase
@@ -284,7 +284,7 @@ FULL = {
 }
 
 
-@pytest.mark.quick("the index of a checkpoint", "a table")
+@pytest.mark.quick("the index of a checkpoint")
 @pytest.mark.parametrize("moment", FULL)
 def test_full_disk_ends_the_run_with_the_last_checkpoint_intact(
     tmp_path, uninterrupted, monkeypatch, moment

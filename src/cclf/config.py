@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Self
 
@@ -169,13 +169,19 @@ class MethodConfig:
 
     def __post_init__(self) -> None:
         validate_fields(self)
-        _validate_curiosity(self.curiosity)
-        _validate_augmentation(self.augmentation)
+        _validate_name(
+            "augmentation", self.augmentation, AUGMENTATIONS, "my_augmentations:my_augmentation"
+        )
+        measure, control = split_control(self.curiosity)
+        if self.curiosity not in CURIOSITIES:  # reading the entry points takes milliseconds
+            added = plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)
+            if not (control and measure in (*TRAINED_CURIOSITIES, *added)):
+                known = (*CURIOSITIES, *added)
+                _validate_name("curiosity", self.curiosity, known, "my_curiosity:MyCuriosity")
         pieces = [
             "selection=curiosity" if name == "selection" else name for name in self.active_pieces
         ]
-        is_predicted = split_control(self.curiosity)[0] in PREDICTED_CURIOSITIES
-        if pieces and not self.contrastive and not is_predicted:
+        if pieces and not self.contrastive and measure not in PREDICTED_CURIOSITIES:
             raise ConfigError(
                 f"contrastive=False conflicts with {pieces[0]}: curiosity is the error of a belief "
                 f"that only the contrastive loss trains; turn contrastive on or {pieces[0]} off"
@@ -220,28 +226,14 @@ def split_control(curiosity: str) -> tuple[str, str]:
     return (own, control) if own and control in CURIOSITY_CONTROLS else (curiosity, "")
 
 
-def _validate_curiosity(name: str) -> None:
+def _validate_name(option: str, name: str, known: Sequence[str], example: str) -> None:
     """Raise ConfigError unless the name is known or has the form MODULE:NAME. Nothing is imported."""
     if ":" in name:
-        plugins.validate_import_name("curiosity", name, "my_curiosity:MyCuriosity")
-        return
-    added = plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)
-    controlled = [*TRAINED_CURIOSITIES, *added]
-    known = [*CURIOSITIES, *added]
-    if name not in known and not (split_control(name)[1] and split_control(name)[0] in controlled):
+        plugins.validate_import_name(option, name, example)
+    elif name not in known:
         raise ConfigError(
-            f"curiosity={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
+            f"{option}={name} is unknown{did_you_mean(name, known)}: use one of {', '.join(known)}, "
             "or MODULE:NAME of your own"
-        )
-
-
-def _validate_augmentation(name: str) -> None:
-    if ":" in name:
-        plugins.validate_import_name("augmentation", name, "my_augmentations:my_augmentation")
-    elif name not in AUGMENTATIONS:
-        raise ConfigError(
-            f"augmentation={name} is unknown{did_you_mean(name, AUGMENTATIONS)}: use one of "
-            f"{', '.join(AUGMENTATIONS)}, or MODULE:FUNCTION of your own"
         )
 
 
@@ -412,10 +404,7 @@ class Config(Generic[S]):
 
     @property
     def planned_updates(self) -> int:
-        return self.updates_at(self.planned_agent_steps)
-
-    def updates_at(self, agent_steps: int) -> int:
-        return self.algorithm.updates_at(agent_steps)
+        return self.algorithm.updates_at(self.planned_agent_steps)
 
     @property
     def precision(self) -> Precision:
@@ -439,48 +428,43 @@ class Config(Generic[S]):
     def to_dict(self) -> dict[str, Any]:
         return {"task": self.task, "base": self.base} | dataclasses.asdict(self)
 
-    def hashed_fields(self) -> dict[str, Any]:
-        """The values that decide what is learned, by `group.field`: they name the run folder, and a
-        run resumes only if they are equal. `precision=auto` counts as float32."""
-        values = {"task": self.task, "base": self.base, "method_name": self.method_name}
-        values |= {"seed": self.seed} | {name: value for name, _, value in self._learning_fields()}
+    def hashed_fields(self, omit_defaults: bool = False) -> dict[str, Any]:
+        """The values that decide what is learned, by `group.field`: a run resumes only if they are
+        equal. `precision=auto` counts as float32. `omit_defaults` leaves out the fields at their
+        default that are not listed in `always_hashed`."""
+        values: dict[str, Any] = {
+            "task": self.task,
+            "base": self.base,
+            "method_name": self.method_name,
+            "seed": self.seed,
+        }
+        for group in ("env", "method", "algorithm"):
+            options: EnvConfig | MethodConfig | AlgorithmSettings = vars(self)[group]
+            listed = options.always_hashed
+            for each in dataclasses.fields(options):
+                value = vars(options)[each.name]
+                is_added = listed is not None and each.name not in listed
+                if not (omit_defaults and is_added and value == each.default):
+                    values[f"{group}.{each.name}"] = value
         values.pop("algorithm.replay_device", None)
-        if self.algorithm.precision == "auto":
+        if self.algorithm.precision == "auto" and "algorithm.precision" in values:
             values["algorithm.precision"] = self.precision
         return values
-
-    def _learning_fields(self) -> Iterator[tuple[str, bool, Any]]:
-        """`group.field`, whether the hash omits it, and its value. Omitted are fields at their default
-        that are not listed in `always_hashed`, so that a new option renames no run folder."""
-        groups: dict[str, EnvConfig | MethodConfig | AlgorithmSettings] = {
-            "env": self.env,
-            "method": self.method,
-            "algorithm": self.algorithm,
-        }
-        for group, options in groups.items():
-            for each in dataclasses.fields(options):
-                value, listed = vars(options)[each.name], options.always_hashed
-                is_listed = listed is None or each.name in listed
-                yield f"{group}.{each.name}", not is_listed and value == each.default, value
 
     def why_inactive(self, option: str) -> str:
         """Why an option has no effect in this run, to follow `conflicts with` in a message; empty if
         it has one."""
         rule = self.algorithm.rules.get(option) or METHOD_RULES.get(option)
-        if rule is None:
-            return ""
-        return rule(
-            {name.rpartition(".")[2]: value for name, value in self.hashed_fields().items()}
-        )
+        values = {name.rpartition(".")[2]: value for name, value in self.hashed_fields().items()}
+        return rule(values) if rule else ""
 
     def run_name(self) -> str:
         """`suite/task/method/seed-3-1a2b3c4d`. The hash covers the values that have an effect in this
         run, never the clock."""
-        omitted = {name for name, is_omitted, _ in self._learning_fields() if is_omitted}
         effective = {
             name: value
-            for name, value in self.hashed_fields().items()
-            if name not in omitted and not self.why_inactive(name.rpartition(".")[2])
+            for name, value in self.hashed_fields(omit_defaults=True).items()
+            if not self.why_inactive(name.rpartition(".")[2])
         }
         digest = hashlib.sha256(json.dumps(effective, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.task}/{self.method_name}/seed-{self.seed}-{digest}"

@@ -70,7 +70,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def missing_packages(extras: Iterable[str]) -> dict[str, list[str]]:
     """The modules that are not installed, by extra. Nothing is imported."""
     missing = {
-        extra: [module for module in EXTRAS[extra] if not _is_installed(module)] for extra in extras
+        extra: [module for module in EXTRAS[extra] if importlib.util.find_spec(module) is None]
+        for extra in extras
     }
     return {extra: modules for extra, modules in missing.items() if modules}
 
@@ -94,10 +95,3 @@ def install_hint(missing: dict[str, list[str]]) -> str:
 def rendering_extras(task: str) -> tuple[str, ...]:
     """The extras that rendering a task needs and training on it does not."""
     return ("minigrid",) if task.startswith("minigrid/") else ()
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # a module object without a spec
-        return False

@@ -9,9 +9,8 @@ import json
 import logging
 import warnings
 from collections.abc import Callable
-from importlib import util
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from cclf.algorithms.registry import algorithm_of
 from cclf.config import Config
 from cclf.envs.make import make_env
 from cclf.envs.registry import task_kind
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, require_extras
 from cclf.storage.atomic_files import output_file
 from cclf.storage.safe_loading import data_error_context
 from cclf.training.agent import load_agent
@@ -31,7 +30,7 @@ from cclf.types import StateDict
 
 TOLERANCE = 1e-4
 CHECKED_AGENT_STEPS = 24
-ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+INPUT_NAME = "observation"
 METADATA_FILE = "metadata.json"  # inside a .pt2 archive; ONNX has properties of its own
 CPU = torch.device("cpu")
 
@@ -39,35 +38,22 @@ CPU = torch.device("cpu")
 Policy = Callable[[np.ndarray], np.ndarray]
 
 
-class TensorSpec(TypedDict):
+class TensorSpec(NamedTuple):
     name: str
     dtype: str
     shape: list[str | int]  # the first is "batch"
 
-
-class Metadata(TypedDict, total=False):
-    """What a program needs to know to use the file."""
-
-    cclf: str
-    task: str
-    method: str
-    env_steps: int
-    input: TensorSpec
-    output: TensorSpec
-    # not for grid tasks
-    frame_stack: int  # oldest first; before the first frame copies of it, in games zeros
-    action_repeat: int
-    # only for pixels
-    frame_pixels: int
-    crop_pixels: int
-    config: StateDict
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} ({', '.join(map(str, self.shape))})"
 
 
 class Exported(NamedTuple):
     path: Path
+    input: TensorSpec
+    output: TensorSpec
     largest_difference: float
     frames: int  # compared with the policy
-    metadata: Metadata
+    metadata: StateDict  # what a program needs to know to use the file; see docs/usage.md
 
 
 def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) -> Exported:
@@ -78,12 +64,8 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
         raise ConfigError(
             f"cannot tell the format of {out}: end its name in .pt2 (torch.export) or .onnx"
         )
-    missing = [name for name in ONNX_PACKAGES if util.find_spec(name) is None]
-    if missing and out.suffix == ".onnx":
-        raise ConfigError(
-            f"ONNX needs the packages {', '.join(missing)}: pip install 'cclf[export]', or export "
-            "to a .pt2"
-        )
+    if out.suffix == ".onnx":
+        require_extras("ONNX, unlike .pt2,", ["export"])
     if not out.parent.is_dir():
         raise ConfigError(f"cannot write {out}: there is no folder {out.parent}")
     agent, config, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)
@@ -91,7 +73,11 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     policy, observations, expected, output_name = algorithm_of(config).export_policy(
         agent.policy, config, make_env, derive(seed, "export"), CHECKED_AGENT_STEPS
     )
-    metadata = describe(config, env_steps, observations, expected, output_name)
+    input_spec, output_spec = (
+        TensorSpec(name, str(array.dtype), ["batch", *array.shape[1:]])
+        for name, array in ((INPUT_NAME, observations), (output_name, expected))
+    )
+    metadata = describe(config, env_steps, input_spec, output_spec)
     write, read = formats[out.suffix]
     advice = (
         "an encoder of your own must take any number of images: flatten(1), not view(len(x), -1)"
@@ -100,7 +86,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
     )
     with output_file(out) as temporary:
         with data_error_context(f"cannot write {out}", advice):
-            write(policy, observations[:2], metadata, temporary)
+            write(policy, torch.from_numpy(observations[:2]), metadata, temporary)
             exported = read(temporary)
             # Also one by one, which finds a program with a fixed batch size.
             one_by_one = np.concatenate([exported(one[None]) for one in observations])
@@ -111,41 +97,33 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
                 f"the exported policy differs by {difference:.2g} from {folder}, above "
                 f"{TOLERANCE:g}: no file is written"
             )
-    return Exported(out, difference, len(observations), metadata)
+    return Exported(out, input_spec, output_spec, difference, len(observations), metadata)
 
 
 def describe(
-    config: Config, env_steps: int, observations: np.ndarray, outputs: np.ndarray, output_name: str
-) -> Metadata:
-    env = config.env
-    metadata: Metadata = {
+    config: Config, env_steps: int, input_spec: TensorSpec, output_spec: TensorSpec
+) -> StateDict:
+    metadata: StateDict = {
         "cclf": __version__,
         "task": config.task,
         "method": config.method_name,
         "env_steps": env_steps,
-        "input": {
-            "name": "observation",
-            "dtype": str(observations.dtype),
-            "shape": ["batch", *observations.shape[1:]],
-        },
-        "output": {"name": output_name, "dtype": "float32", "shape": ["batch", *outputs.shape[1:]]},
+        "input": input_spec._asdict(),
+        "output": output_spec._asdict(),
     }
+    fields = ["frame_stack", "frame_pixels", "crop_pixels", "action_repeat"]
+    if config.env.observe == "state":
+        fields = ["frame_stack", "action_repeat"]
     if task_kind(config.task) != "grid":
-        metadata["frame_stack"] = env.frame_stack
-        if env.observe == "pixels":
-            metadata |= {"frame_pixels": env.frame_pixels, "crop_pixels": env.crop_pixels}
-        metadata["action_repeat"] = env.action_repeat
-    metadata["config"] = config.to_dict()
-    return metadata
+        metadata |= {name: vars(config.env)[name] for name in fields}
+    return metadata | {"config": config.to_dict()}
 
 
-def write_pt2(policy: nn.Module, example: np.ndarray, metadata: Metadata, path: Path) -> None:
+def write_pt2(policy: nn.Module, example: torch.Tensor, metadata: StateDict, path: Path) -> None:
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         batch = torch.export.Dim("batch")
-        program = torch.export.export(
-            policy, (torch.from_numpy(example),), dynamic_shapes=({0: batch},)
-        )
+        program = torch.export.export(policy, (example,), dynamic_shapes=({0: batch},))
         # To memory first: the writer of PyTorch aborts the process if the disk is full.
         archive = io.BytesIO()
         torch.export.save(program, archive, extra_files={METADATA_FILE: json.dumps(metadata)})
@@ -165,7 +143,7 @@ def read_pt2(path: Path) -> Policy:
     return act
 
 
-def write_onnx(policy: nn.Module, example: np.ndarray, metadata: Metadata, path: Path) -> None:
+def write_onnx(policy: nn.Module, example: torch.Tensor, metadata: StateDict, path: Path) -> None:
     import onnx
 
     # It warns about packages that no policy needs.
@@ -174,9 +152,9 @@ def write_onnx(policy: nn.Module, example: np.ndarray, metadata: Metadata, path:
         warnings.simplefilter("ignore")
         torch.onnx.export(
             policy,
-            (torch.from_numpy(example),),
+            (example,),
             str(path),
-            input_names=[metadata["input"]["name"]],
+            input_names=[INPUT_NAME],
             output_names=[metadata["output"]["name"]],
             dynamic_shapes=({0: "batch"},),
             external_data=False,
@@ -191,5 +169,4 @@ def read_onnx(path: Path) -> Policy:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda observations: np.asarray(session.run(None, {name: observations})[0])
+    return lambda observations: np.asarray(session.run(None, {INPUT_NAME: observations})[0])

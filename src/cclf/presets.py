@@ -59,10 +59,6 @@ def find_method(name: str, base: BaseAlgorithm) -> Method:
     raise ConfigError(f"unknown method {name!r}{hint} (see: cclf methods)")
 
 
-def find_profile(name: str, base: BaseAlgorithm) -> Defaults:
-    return _find("profile", name, base.profiles)
-
-
 def _find(what: str, name: str, known: Mapping[str, Defaults]) -> Defaults:
     if name not in known:
         raise ConfigError(
@@ -89,7 +85,7 @@ def resolve(
     validate_observation(task.name, observe)
     method = base.default_method if method_name is None else find_method(method_name, base)
     defaults, for_task = base.defaults, base.task_defaults(task.name)
-    for_profile = find_profile(profile, base)
+    for_profile = _find("profile", profile, base.profiles)
     for_observation = base.observation_defaults.get(observe, Defaults())
     views = defaults.method | for_task.method | for_profile.method | method.overrides
     if observe == "state":
@@ -190,7 +186,7 @@ def validate_names(config: Config) -> None:
     if not suite_of(task.name).inspect_env:
         select_algorithm(task.name, base.name)
     find_method(config.method_name, base)
-    find_profile(config.profile, base)
+    _find("profile", config.profile, base.profiles)
 
 
 def reject_inactive_options(chosen: Config, defaults: Config) -> None:
@@ -224,14 +220,9 @@ def method_config(method: Method, base: BaseAlgorithm) -> MethodConfig:
 def differences_from_cclf(method: Method, base: BaseAlgorithm) -> Overrides:
     """The fields in which a method differs from CCLF on the same base algorithm, or from the first
     method of an algorithm without CCLF."""
-    other = base.default_method
-    ours, theirs = vars(method_config(method, base)), vars(method_config(other, base))
-    changed = {name: value for name, value in ours.items() if value != theirs[name]}
-    # Settings that only the other method changes are back at their default here.
-    default = vars(base.settings_type(**base.defaults.settings))
-    settings = {name: default[name] for name in other.settings} | method.settings
-    return changed | {
-        name: value
-        for name, value in settings.items()
-        if name not in other.settings or value != other.settings[name]
-    }
+    ours, theirs = (
+        vars(method_config(each, base))
+        | vars(base.settings_type(**base.defaults.settings | each.settings))
+        for each in (method, base.default_method)
+    )
+    return {name: value for name, value in ours.items() if value != theirs[name]}

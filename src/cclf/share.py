@@ -1,67 +1,74 @@
-"""A trained agent as a folder to share: its weights as safetensors, its config and its model card.
-`cclf.load`, `evaluate` and `play` accept such a folder as they accept a run folder."""
+"""A trained agent as a folder to share: its weights as safetensors, its config, and a model card for
+model hubs, whose text is in model_card.md. `cclf.load`, `evaluate` and `play` accept such a folder as
+they accept a run folder."""
 
-import contextlib
-import os
-import tempfile
+import csv
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import save as tensors_to_bytes
 
-from cclf import __version__, model_card
+from cclf import __version__, presets
+from cclf.algorithms.base import DEFAULT_PROFILE
+from cclf.analysis import load
+from cclf.analysis.render import escape_markdown
+from cclf.analysis.runs import check_names
+from cclf.analysis.statistics import mean_interval
+from cclf.config import Config
+from cclf.envs.registry import task_kind
 from cclf.errors import ConfigError
 from cclf.storage.atomic_files import write_output
 from cclf.storage.run_folder import WEIGHTS, read_config, read_weights
-from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_file
+from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_file, read_text
 from cclf.training.agent import evaluation_networks, load_agent
-from cclf.types import HasState
 
 CARD, VIDEO = "README.md", "replay.mp4"  # names that model hubs expect
-CPU = torch.device("cpu")
+_MAX_EVALUATIONS = 12  # rows of the table
+_MAX_COMMAND_CHARACTERS = 80  # of a command in one line
+# Options that do not affect the result of a run.
+_LOCAL = {"device", "threads", "video", "tensorboard", "tracker", "eval_workers"}
 
 
 def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
     """Write the agent of a run folder to the folder `out`, which is new, empty, or written by this
-    function before; the weights are read back and must be those of the run, otherwise nothing is
-    left."""
+    function before."""
     _refuse_other_folder(out)
-    evaluations = model_card.read_evaluations(folder)
+    evaluations = read_evaluations(folder)
     if not evaluations:
         raise ConfigError(
             f"{folder} has no evaluation yet, which a model card needs: train it first"
         )
-    agent, _, env_steps = load_agent(folder, CPU, 1, trust_imports=trust_imports)
+    agent, _, env_steps = load_agent(folder, torch.device("cpu"), 1, trust_imports=trust_imports)
     with closing(agent):
-        weights = _weights(agent.policy, folder)
+        state = evaluation_networks(agent.policy).state_dict()
+    if not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise ConfigError(
+            f"the base algorithm of {folder} has state other than tensors, which a model card cannot hold"
+        )
+    weights = {name: value.detach().clone().contiguous() for name, value in state.items()}
     header = {"format": "pt", "cclf": __version__, "env_steps": str(env_steps)}
+    config = read_config(folder)
+    facts = _facts(folder, config, env_steps, evaluations[-1])
+    # The weights come first: a folder with them can be written again after a failure.
     files: dict[str, str | bytes] = {
-        "config.json": read_file(folder / "config.json"),
-        CARD: model_card.text(folder, read_config(folder), env_steps, evaluations),
         WEIGHTS: tensors_to_bytes(weights, metadata=header),
+        "config.json": read_file(folder / "config.json"),
+        CARD: render_card(config, facts, evaluations),
     }
     videos = sorted(folder.glob("episode-*.mp4"), key=lambda path: (len(path.name), path))
     if videos:
         with data_error_context(f"cannot read {videos[-1]}"):
             files[VIDEO] = read_file(videos[-1], TENSOR_BYTES)
-    is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=out, prefix=".card-") as begun:
-            made = Path(begun)
-            for name, content in files.items():
-                write_output(made / name, content)
-            _refuse_other_weights(made, weights, trust_imports)
-            for name in files:
-                os.replace(made / name, out / name)
-    except BaseException as error:
-        if is_new:
-            with contextlib.suppress(OSError):
-                out.rmdir()
-        if isinstance(error, OSError):  # it names a temporary file
-            raise OSError(error.errno, error.strerror or str(error), str(out)) from error
-        raise
+    for name, content in files.items():
+        write_output(out / name, content)
     return [out / name for name in sorted(files)]
 
 
@@ -80,21 +87,137 @@ def _refuse_other_folder(out: Path) -> None:
         ) from error
 
 
-def _weights(policy: HasState, folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors that an evaluation uses, on the CPU."""
-    state = evaluation_networks(policy).state_dict()
-    if not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ConfigError(
-            f"the base algorithm of {folder} has state other than tensors, which a model card cannot hold"
-        )
-    return {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
+# The model card
 
 
-def _refuse_other_weights(
-    made: Path, weights: dict[str, torch.Tensor], trust_imports: bool
-) -> None:
-    agent, _, _ = load_agent(made, CPU, 1, trust_imports=trust_imports)
-    with closing(agent):
-        found = _weights(agent.policy, made)
-    if not all(torch.equal(found[name], value) for name, value in weights.items()):
-        raise ConfigError("the written weights are not those of the run: nothing is left")
+class CardEvaluation(NamedTuple):
+    env_steps: int
+    updates: int
+    returns: np.ndarray  # (episodes,)
+
+    @property
+    def interval(self) -> str:
+        """
+        >>> CardEvaluation(8, 1, np.array([1.0, 1.0])).interval
+        '1 [1, 1]'
+        """
+        if len(self.returns) < 2:
+            return f"{self.returns.mean():.4g}"
+        mean, low, high = (part[0] for part in mean_interval(self.returns[:, None]))
+        return f"{mean:.4g} [{low:.4g}, {high:.4g}]"
+
+
+def read_evaluations(folder: Path) -> list[CardEvaluation]:
+    """The evaluations in the order of their steps. The final evaluation, if there is one, replaces the
+    shorter one at its step."""
+    rows: dict[int, CardEvaluation] = {}
+    for path in (folder / "eval.csv", folder / "final.csv"):
+        if path.exists():
+            with data_error_context(f"cannot read {path}"):
+                for row in csv.DictReader(read_text(path).splitlines()):
+                    returns = (row.get("returns") or row["return_mean"]).split()
+                    env_steps = int(row["env_steps"])
+                    rows[env_steps] = CardEvaluation(
+                        env_steps, int(row["updates"]), np.array([float(each) for each in returns])
+                    )
+    return [rows[env_steps] for env_steps in sorted(rows)]
+
+
+def train_command(config: Config) -> str:
+    """The command that trains this run, with each active option that differs from the preset; a long
+    one has an option per line."""
+    preset = presets.resolve(
+        config.task,
+        config.method_name,
+        profile=config.profile,
+        base_name=config.base,
+        observe=config.env.observe,
+    )
+    words = ["cclf", "train", config.task, "--method", config.method_name, "--base", config.base]
+    if config.profile != DEFAULT_PROFILE:
+        words += ["--profile", config.profile]
+    if config.env.observe != "pixels":
+        words += ["--observe", config.env.observe]
+    words += ["--seed", str(config.seed)]
+    values, defaults = config.to_dict(), preset.to_dict()
+    for group in ("env", "method", "algorithm", "run"):
+        for name, value in values[group].items():
+            is_default = value == defaults[group][name]
+            if is_default or name in _LOCAL or config.why_inactive(name):
+                continue
+            option = name.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{option}" if value else f"--no-{option}")
+            else:
+                words += [f"--{option}", str(value)]
+    line = shlex.join(words)
+    return line if len(line) <= _MAX_COMMAND_CHARACTERS else line.replace(" --", " \\\n  --")
+
+
+def render_card(
+    config: Config, facts: Mapping[str, str], evaluations: Sequence[CardEvaluation]
+) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    suite, _, name = config.task.partition("/")
+    tags = ["reinforcement-learning", "deep-reinforcement-learning", "cclf", config.method_name]
+    tags += [config.base, suite, name]
+    modules = dict.fromkeys(config.imported_modules.values())
+    returns, step = evaluations[-1].returns, -(-len(evaluations) // _MAX_EVALUATIONS)
+    # The output is Markdown: `_facts` escapes the texts of other programs.
+    environment = Environment(
+        autoescape=False, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    template = resources.files("cclf").joinpath("model_card.md").read_text("utf-8")
+    return environment.from_string(template).render(
+        config=config,
+        tags=list(dict.fromkeys(tags)),
+        mean_reward=f"{returns.mean():.2f} +/- {returns.std():.2f}",
+        facts=facts,
+        modules=" and ".join(f"`{module}`" for module in modules),
+        trust=" --trust-imports" if modules else "",
+        command=train_command(config),
+        # At equal distances, including the last one.
+        evaluations=evaluations[::-step][::-1],
+    )
+
+
+def _facts(folder: Path, config: Config, env_steps: int, last: CardEvaluation) -> dict[str, str]:
+    run, manifest = load.read_runs(folder)[-1], load.read_manifest(folder)
+    check_names([run])
+    agent_steps = env_steps // config.env.action_repeat
+    updates = config.algorithm.updates_at(agent_steps)
+    steps = f"{env_steps:,} environment steps = {agent_steps:,} agent steps, {updates:,} updates"
+    episodes = f"{len(last.returns)} episodes at {last.env_steps:,} environment steps"
+    method = f"`{config.method_name}` on the base algorithm `{config.base}`"
+    version, torch = (
+        _plain(manifest.get(*each)) for each in (("cclf", __version__), ("torch", "unknown"))
+    )
+    return {
+        "task": f"`{config.task}`",
+        "method": f"{method}, profile `{config.profile}`, seed {config.seed}",
+        "observes": _observation(config),
+        "trained for": steps,
+        "return": f"**{last.interval}** ({episodes})",
+        "code": f"cclf {version}, commit {_plain(run.commit)}",
+        "trained on": f"{_plain(run.device)}, torch {torch}",
+    }
+
+
+def _observation(config: Config) -> str:
+    env = config.env
+    if task_kind(config.task) == "grid":
+        text = "MiniGrid's 7 x 7 cells"
+    else:
+        pixels = f"frames of {env.frame_pixels} x {env.frame_pixels} pixels"
+        state = "the state of the environment, as numbers"
+        text = f"{pixels if env.observe == 'pixels' else state}, frame stack {env.frame_stack}, "
+        text += f"action repeat {env.action_repeat}"
+    if "encoder" in config.imported_modules:
+        encoder = re.sub(r"[`|\s]", "", config.algorithm.encoder)
+        text += f", through `{encoder}`, code that is not in this folder"
+    return text
+
+
+def _plain(value: object) -> str:
+    return escape_markdown(str(value)[:80])

@@ -17,14 +17,12 @@ from typing import (
     Any,
     Literal,
     NamedTuple,
-    Protocol,
     TypeVar,
     Union,
     cast,
     get_args,
     get_origin,
     get_type_hints,
-    runtime_checkable,
 )
 
 from cclf.errors import ConfigError
@@ -44,18 +42,17 @@ class Range(NamedTuple):
     exclusive_minimum: bool = False
     exclusive_maximum: bool = False
 
-    def contains(self, value: float) -> bool:
-        return (
-            # An int may be too large for a float.
-            (isinstance(value, int) or math.isfinite(value))
+    def error(self, value: float) -> str:
+        """Why a value is outside the range; empty if it is inside."""
+        # An int may be too large for a float.
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        if (
+            is_finite
             and self.minimum <= value <= self.maximum
             and not (self.exclusive_minimum and value == self.minimum)
             and not (self.exclusive_maximum and value == self.maximum)
-        )
-
-    def error(self, value: float) -> str:
-        """Why a value outside the range is refused."""
-        is_finite = isinstance(value, int) or math.isfinite(value)
+        ):
+            return ""
         return str(self) if is_finite or math.isfinite(self.maximum) else "must be a finite number"
 
     def __str__(self) -> str:
@@ -63,8 +60,6 @@ class Range(NamedTuple):
         >>> str(Range(1)), str(Range(0, exclusive_minimum=True)), str(Range(0, 1, exclusive_maximum=True))
         ('must be 1 or more', 'must be above 0', 'must lie in [0, 1)')
         """
-        if math.isinf(self.minimum) and math.isinf(self.maximum):
-            return "must be a number"
         if math.isinf(self.maximum):
             end = f"above {self.minimum}" if self.exclusive_minimum else f"{self.minimum} or more"
             return f"must be {end}"
@@ -105,8 +100,8 @@ def type_error(value: object, kind: object) -> str:
         error = type_error(value, parts[0])
         if error or not isinstance(value, (int, float)):
             return error
-        ranges = [part for part in parts if isinstance(part, Range)]
-        return next((each.error(value) for each in ranges if not each.contains(value)), "")
+        errors = [part.error(value) for part in parts if isinstance(part, Range)]
+        return errors[0] if errors else ""
     if origin is Literal:
         fits = any(type(value) is type(choice) and value == choice for choice in parts)
         return "" if fits else f"must be one of {', '.join(map(str, parts))}"
@@ -176,20 +171,12 @@ def short_text(value: object) -> str:
     return text if len(text) <= _MAX_TEXT_CHARACTERS else shortened
 
 
-@runtime_checkable
-class _Array(Protocol):
-    """An array of NumPy or a tensor of PyTorch, neither of which is imported here."""
-
-    @property
-    def shape(self) -> object: ...
-    @property
-    def dtype(self) -> object: ...
-    def item(self) -> object: ...
-
-
 def to_python_number(value: T) -> T:
     """A NumPy or PyTorch scalar as a Python number; other values unchanged."""
-    if isinstance(value, _Array) and value.shape == ():
+    import numpy as np
+    import torch
+
+    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)) and value.ndim == 0:
         return cast("T", value.item())
     return value
 
@@ -205,19 +192,11 @@ Values = Mapping[str, Any]
 Rule = Callable[[Values], str]
 
 
-def requires(switch: str) -> Rule:
-    return lambda values: "" if values[switch] else f"{switch}=False"
-
-
-def requires_off(switch: str) -> Rule:
-    return lambda values: f"{switch}=True" if values[switch] else ""
-
-
-def requires_value(name: str, value: object) -> Rule:
+def requires(name: str, value: object = True) -> Rule:
     return lambda values: "" if values[name] == value else f"{name}={values[name]}"
 
 
-def excludes_value(name: str, value: object) -> Rule:
+def excludes(name: str, value: object = True) -> Rule:
     return lambda values: f"{name}={value}" if values[name] == value else ""
 
 
@@ -248,7 +227,7 @@ METHOD_RULES: dict[str, Rule] = {  # for the fields of `MethodConfig`, whatever 
     "contrastive_reduction": requires("contrastive"),
     "negatives": requires("contrastive"),
     "curiosity": any_of(
-        requires_value("selection", "curiosity"),
+        requires("selection", "curiosity"),
         requires("prioritisation"),
         requires("regularisation"),
         requires("reward"),

@@ -164,6 +164,7 @@ RUNS = {
 }
 
 
+@pytest.mark.quick("mr-q-state, discrete", "dr-q-state, continuous", "mr-q-pixels")
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("method", ["mr-q", "dr-q"])
 def test_resumed_run_is_bitwise_equal(tmp_path, kind, method):

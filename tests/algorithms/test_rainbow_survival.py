@@ -162,7 +162,7 @@ PHASES = {
 }
 
 
-@pytest.mark.quick("an update", "a checkpoint")
+@pytest.mark.quick("a checkpoint")
 @pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, phase

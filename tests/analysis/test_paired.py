@@ -17,7 +17,7 @@ from cclf.errors import ConfigError
 
 TASK, OTHER = "minigrid/DoorKey-5x5", "minigrid/Empty-5x5"
 TINY = [
-    *("--env-steps", "512", "--eval-every-env-steps", "128", "--eval-episodes", "2"),
+    *("--env-steps", "256", "--eval-every-env-steps", "128", "--eval-episodes", "2"),
     *("--no-tensorboard", "--no-video", "--threads", "1"),
 ]
 
@@ -106,8 +106,8 @@ def test_a_clear_difference_has_a_small_p_and_none_has_a_large_one() -> None:
 def test_eighty_percent_of_experiments_detect_the_detectable_difference() -> None:
     random = np.random.default_rng(0)
     effect = detectable_difference(random.normal(size=100_000)) * np.sqrt(100_000 / 20)
-    found = [sign_flip_p(random.normal(size=20) + effect) <= 0.05 for _ in range(200)]
-    assert 0.7 < np.mean(found) < 0.88
+    found = [sign_flip_p(random.normal(size=20) + effect) <= 0.05 for _ in range(60)]
+    assert 0.7 < np.mean(found) < 0.9
 
 
 def test_holm_multiplies_the_smallest_most() -> None:
@@ -165,10 +165,13 @@ def test_what_cannot_be_compared_is_refused(
         interleave(plan_arms(options(tmp_path, method=method, against=against), []))
 
 
-def test_a_comparison_trains_pairs_and_prints_and_draws_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_prints_and_draws_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", TASK, "--method", "a2c+rnd", "--seeds", "2", "--out", str(tmp_path)]
+    for method in ("a2c+rnd", "a2c+rnd-shuffled"):  # here, without a process for each
+        for seed in ("1", "2"):
+            run = [TASK, "--method", method, "--seed", seed, "--out", str(tmp_path)]
+            assert cli.main(["train", *run, *TINY]) == 0
+    capsys.readouterr()
     assert cli.main([*words, "--json", "--", *TINY]) == 0
     shown = json.loads(capsys.readouterr().out)
     (comparison,) = shown["comparisons"]

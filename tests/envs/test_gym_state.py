@@ -20,7 +20,7 @@ from cclf.envs import gymnasium_env  # noqa: E402
 from cclf.envs.gymnasium_env import GymnasiumEnv  # noqa: E402
 from cclf.envs.make import make_env  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
-from cclf.model_card import command  # noqa: E402
+from cclf.share import train_command  # noqa: E402
 from cclf.storage.run_folder import read_checkpoint  # noqa: E402
 from cclf.training.trainer import replay_size  # noqa: E402
 from healthy_machine import frames  # noqa: E402
@@ -336,7 +336,7 @@ def test_its_model_card_describes_the_observations(trained, tmp_path):
     assert "| observes | the state of the environment, as numbers, frame stack 1" in card
     assert "--observe state" in card
     wide = replace(trained[0].algorithm, batch_size=512)  # what it is on pixels
-    assert "--batch-size" in command(replace(trained[0], algorithm=wide))
+    assert "--batch-size" in train_command(replace(trained[0], algorithm=wide))
 
 
 def test_inspect_is_refused(trained, tmp_path):

@@ -125,7 +125,7 @@ def test_config_of_version_0_1_is_read(tmp_path, task, old, new):
 EARLIER_VERSIONS = Path(__file__).with_name("earlier_versions")
 
 
-@pytest.mark.quick("sac", "a2c")
+@pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", ["sac", "drqv2", "a2c"])
 def test_checkpoint_of_version_0_2_resumes(base, tmp_path):
     """Each archive is the run folder of a run of 40 env steps, written on another machine."""

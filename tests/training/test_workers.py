@@ -258,7 +258,7 @@ LINES = {
 }
 
 
-@pytest.mark.quick("crash-step", "hang-step")
+@pytest.mark.quick("crash-step")
 @pytest.mark.parametrize(("fault", "place"), LINES)
 def test_episode_that_loses_its_worker_has_the_same_return(
     pool_of, expected, tmp_path, monkeypatch, fault, place

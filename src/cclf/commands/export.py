@@ -43,13 +43,9 @@ def main(arguments: list[str]) -> int:
 
     with output_errors(out):
         exported = exports.export(run, out, trust_imports=options.trust_imports)
-    tensors = (exported.metadata["input"], exported.metadata["output"])
-    shapes = " -> ".join(
-        f"{each['name']} {each['dtype']} ({', '.join(map(str, each['shape']))})" for each in tensors
-    )
     print(
-        f"{shapes}; largest difference {exported.largest_difference:.2g} on {exported.frames} "
-        "observations"
+        f"{exported.input} -> {exported.output}; largest difference "
+        f"{exported.largest_difference:.2g} on {exported.frames} observations"
     )
     print(exported.path)
     return EXIT_DONE

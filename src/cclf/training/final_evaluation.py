@@ -43,7 +43,7 @@ def final_evaluation(
         except EvaluationStoppedError:
             return False
     agent_steps = env_steps // config.env.action_repeat
-    counters = StepCounters(env_steps, agent_steps, config.updates_at(agent_steps))
+    counters = StepCounters(env_steps, agent_steps, config.algorithm.updates_at(agent_steps))
     row = evaluation_row(counters, result, time.monotonic() - started)
     check_finite(folder, row)
     write_final_table(folder, rows, row)

@@ -19,7 +19,6 @@ from cclf.validation import (
     always_inactive,
     names,
     requires,
-    requires_value,
 )
 
 # When an option has an effect; without a rule it always has one.
@@ -27,7 +26,7 @@ RULES: dict[str, Rule] = {
     "negatives": GRID_ONLY,
     "crop_pixels": always_inactive("DrQ-v2, which does not crop frames: set frame_pixels only"),
     "contrastive_coefficient": requires("contrastive"),
-    **dict.fromkeys(("conv_layers", "conv_filters"), requires_value("encoder", "")),
+    **dict.fromkeys(("conv_layers", "conv_filters"), requires("encoder", "")),
 }
 
 

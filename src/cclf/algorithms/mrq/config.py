@@ -17,15 +17,15 @@ from cclf.validation import (
     StepCount,
     ZeroOrMore,
     always_inactive,
-    excludes_value,
+    excludes,
 )
 
-_of_pixels = excludes_value("observe", "state")
+_of_pixels = excludes("observe", "state")
 RULES: dict[str, Rule] = {  # when an option has an effect; one without a rule always has
     **cclf_inactive_rules("MR.Q"),
     "crop_pixels": always_inactive("MR.Q, which sees whole frames: set frame_pixels alone"),
     **dict.fromkeys(("frame_pixels", "shift_pixels", "conv_filters"), _of_pixels),
-    "infonce_temperature": excludes_value("infonce_coefficient", 0.0),
+    "infonce_temperature": excludes("infonce_coefficient", 0.0),
 }
 
 

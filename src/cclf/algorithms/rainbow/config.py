@@ -21,21 +21,19 @@ from cclf.validation import (
     ZeroOrMore,
     all_of,
     any_of,
-    excludes_value,
+    excludes,
     names,
     requires,
-    requires_off,
-    requires_value,
     validate_fields,
 )
 
-_td_priorities = all_of(requires_off("prioritisation"), requires_value("base_replay", "td-error"))
+_td_priorities = all_of(excludes("prioritisation"), requires("base_replay", "td-error"))
 _nonuniform_replay = any_of(
     requires("prioritisation"),
-    all_of(requires_value("base_replay", "td-error"), excludes_value("priority_exponent", 0.0)),
+    all_of(requires("base_replay", "td-error"), excludes("priority_exponent", 0.0)),
 )
 _importance_weights = all_of(requires("importance_sampling"), _nonuniform_replay)
-_learns_from_views = any_of(requires("contrastive"), requires_value("q_observations", "views"))
+_learns_from_views = any_of(requires("contrastive"), requires("q_observations", "views"))
 
 
 def _coefficients_differ(values: Values) -> str:
@@ -49,29 +47,27 @@ def _coefficients_differ(values: Values) -> str:
 RULES: dict[str, Rule] = {
     "negatives": GRID_ONLY,
     "augmentation": _learns_from_views,
-    "q_observations": excludes_value("augmentation", "none"),
-    "intensity_scale": all_of(excludes_value("augmentation", "none"), _learns_from_views),
-    "base_replay": requires_off("prioritisation"),
+    "q_observations": excludes("augmentation", "none"),
+    "intensity_scale": all_of(excludes("augmentation", "none"), _learns_from_views),
+    "base_replay": excludes("prioritisation"),
     "priority_exponent": _td_priorities,
     "importance_sampling": _nonuniform_replay,
     "importance_beta": _importance_weights,
-    "importance_beta_agent_steps": all_of(
-        _importance_weights, excludes_value("importance_beta", 1.0)
-    ),
+    "importance_beta_agent_steps": all_of(_importance_weights, excludes("importance_beta", 1.0)),
     "warmup_policy": all_of(
         lambda values: (
             ""
             if values["epsilon_decay_agent_steps"] == 0
             else "epsilon that starts at 1, which is uniform already"
         ),
-        excludes_value("epsilon_train", 1.0),
+        excludes("epsilon_train", 1.0),
     ),
-    "epsilon_decay_agent_steps": excludes_value("epsilon_train", 1.0),
+    "epsilon_decay_agent_steps": excludes("epsilon_train", 1.0),
     # A target network that is updated after every update and has no noise selects the same actions as
     # the online network.
     "double_q": any_of(
-        excludes_value("target_every_agent_steps", 1),
-        excludes_value("updates_per_agent_step", 1),
+        excludes("target_every_agent_steps", 1),
+        excludes("updates_per_agent_step", 1),
         requires("noisy"),
     ),
     "noisy_sigma": requires("noisy"),
@@ -82,13 +78,11 @@ RULES: dict[str, Rule] = {
     "contrastive_hidden_dim": requires("contrastive"),
     "contrastive_dim": requires("contrastive"),
     "contrastive_list": all_of(requires("contrastive"), _coefficients_differ),
-    "cclf_coefficient": all_of(requires("contrastive"), requires_value("contrastive_list", "cclf")),
-    "curl_coefficient": all_of(requires("contrastive"), requires_value("contrastive_list", "curl")),
+    "cclf_coefficient": all_of(requires("contrastive"), requires("contrastive_list", "cclf")),
+    "curl_coefficient": all_of(requires("contrastive"), requires("contrastive_list", "curl")),
     "contrastive_joins_td": all_of(
         requires("contrastive"),
-        any_of(
-            all_of(_td_priorities, excludes_value("priority_exponent", 0.0)), _importance_weights
-        ),
+        any_of(all_of(_td_priorities, excludes("priority_exponent", 0.0)), _importance_weights),
     ),
 }
 

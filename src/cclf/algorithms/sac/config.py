@@ -21,10 +21,9 @@ from cclf.validation import (
     Values,
     all_of,
     any_of,
-    excludes_value,
+    excludes,
     names,
     requires,
-    requires_value,
 )
 
 
@@ -38,9 +37,9 @@ def _crops_differ(values: Values) -> str:
     )
 
 
-_of_pixels = excludes_value("observe", "state")
+_of_pixels = excludes("observe", "state")
 _random_crops = any_of(
-    excludes_value("augmentation", "centre-crop"), requires_value("collection_view", "random-crop")
+    excludes("augmentation", "centre-crop"), requires("collection_view", "random-crop")
 )
 # When an option has an effect; without a rule it always has one.
 RULES: dict[str, Rule] = {
@@ -50,10 +49,8 @@ RULES: dict[str, Rule] = {
     "collection_view": all_of(_of_pixels, _crops_differ),
     "last_crop_offset": all_of(_of_pixels, _crops_differ, _random_crops),
     **dict.fromkeys(("frame_pixels", "crop_pixels", "encoder", "precision"), _of_pixels),
-    **dict.fromkeys(
-        ("conv_layers", "conv_filters"), all_of(_of_pixels, requires_value("encoder", ""))
-    ),
-    "noise_scale": requires_value("augmentation", "noise"),
+    **dict.fromkeys(("conv_layers", "conv_filters"), all_of(_of_pixels, requires("encoder", ""))),
+    "noise_scale": requires("augmentation", "noise"),
 }
 
 
