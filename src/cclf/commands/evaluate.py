@@ -1,6 +1,7 @@
 """`cclf evaluate`: a trained agent in new episodes."""
 
 import json
+from contextlib import closing
 from dataclasses import dataclass
 
 from cclf.commands.options import Device, EvaluationSeed, Json, Last, RunFolder, TrustImports, parse
@@ -36,8 +37,8 @@ def main(arguments: list[str]) -> int:
         run, device, options.episodes, trust_imports=options.trust_imports
     )
     seeds = [derive(options.seed, "evaluate", episode) for episode in range(options.episodes)]
-    result = agent.evaluate(seeds, False)
-    agent.close()
+    with closing(agent):
+        result = agent.evaluate(seeds, False)
     facts = {"run": str(run), "env_steps": env_steps, "episodes": len(result.returns)}
     facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
     if options.json:

@@ -175,6 +175,7 @@ class WorkerPool(Pool[T]):
         deadline = time.monotonic() + GRACE_SECONDS
         for worker in started:
             worker.end(max(0.0, deadline - time.monotonic()))
+            worker.output.close()
 
 
 def anonymous_file() -> IO[bytes]:

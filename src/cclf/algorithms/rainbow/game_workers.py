@@ -146,28 +146,32 @@ class GameWorkers:
     ):
         """`stack_shape` is that of an observation, (F, H, W). With `workers=0` the games are stepped
         in this process. `name` is used in errors."""
-        self._file = anonymous_file()
-        descriptor = self._file.fileno()
-        map_records = partial(shared_records, descriptor, len(factories), stack_shape)
-        self.records = map_records()
-        groups = np.array_split(np.arange(len(factories)), workers or 1)
-        makers = [
-            partial(
-                GameGroup, [factories[i] for i in group], stack_shape[0], map_records, int(group[0])
+        with anonymous_file() as file:  # open until each worker has mapped it
+            descriptor = file.fileno()
+            map_records = partial(shared_records, descriptor, len(factories), stack_shape)
+            self.records = map_records()
+            groups = np.array_split(np.arange(len(factories)), workers or 1)
+            makers = [
+                partial(
+                    GameGroup,
+                    [factories[i] for i in group],
+                    stack_shape[0],
+                    map_records,
+                    int(group[0]),
+                )
+                for group in groups
+            ]
+            self.pool: Pool[GameGroup] = (
+                WorkerPool(makers, name, shared=[descriptor])
+                if workers
+                else LocalPool([make_group() for make_group in makers])
             )
-            for group in groups
-        ]
-        self.pool: Pool[GameGroup] = (
-            WorkerPool(makers, name, shared=[descriptor])
-            if workers
-            else LocalPool([make_group() for make_group in makers])
-        )
-        self._failure: WorkerError | None = None
-        self.games = [
-            GameHandle(self, group, index, spec)
-            for group, specs in enumerate(self._call_all(GameGroup.specs))
-            for index, spec in enumerate(specs)
-        ]
+            self._failure: WorkerError | None = None
+            self.games = [
+                GameHandle(self, group, index, spec)
+                for group, specs in enumerate(self._call_all(GameGroup.specs))
+                for index, spec in enumerate(specs)
+            ]
 
     def observations(self) -> np.ndarray:
         """The stacks of frames to act on now, (S, F, H, W)."""
@@ -207,7 +211,6 @@ class GameWorkers:
 
     def close(self) -> None:
         self.pool.close()
-        self._file.close()
 
 
 class GameHandle:
