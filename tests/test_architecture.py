@@ -84,6 +84,11 @@ def tree(name):
     return ast.parse(FILES[name].read_text(), name)
 
 
+@cache
+def all_nodes(name):
+    return list(ast.walk(tree(name)))
+
+
 def imported(node) -> list[str]:
     """Dotted names of the modules that one statement imports; with `from`, of submodules, too."""
     if isinstance(node, ast.Import):
@@ -99,8 +104,9 @@ def imported(node) -> list[str]:
     return []
 
 
+@cache
 def imports(name, top_level_only=False):
-    nodes = tree(name).body if top_level_only else ast.walk(tree(name))
+    nodes = tree(name).body if top_level_only else all_nodes(name)
     if top_level_only:  # under an `if` or a `try`, too, but for those of type checkers
         nodes = [inner for node in nodes if not is_type_checking(node) for inner in outside(node)]
     return {module for node in nodes for module in imported(node)}
@@ -146,7 +152,7 @@ def other_imports(name, **kwargs):
 def nodes(*kinds):
     """All nodes of these kinds in the sources, each with its place."""
     for name in FILES:
-        for node in ast.walk(tree(name)):
+        for node in all_nodes(name):
             if isinstance(node, kinds):
                 yield f"{name}:{getattr(node, 'lineno', 0)}", node
 
@@ -189,18 +195,19 @@ def test_commands_import_nothing_slow_before_they_need_it():
 def test_only_an_algorithm_package_names_its_algorithm():
     """Neither by import nor by the names of its classes; the registry lists packages as text."""
     for name in FILES:
+        words = {n.id for n in all_nodes(name) if isinstance(n, ast.Name)}
+        modules = own_imports(name)
         for algorithm in ALGORITHMS:
-            if not name.startswith(f"algorithms/{algorithm}/"):
-                prefix = f"algorithms/{algorithm}/"
-                assert not [m for m in own_imports(name) if f"{m}/".startswith(prefix)], name
-                words = {n.id for n in ast.walk(tree(name)) if isinstance(n, ast.Name)}
+            prefix = f"algorithms/{algorithm}/"
+            if not name.startswith(prefix):
+                assert not [m for m in modules if f"{m}/".startswith(prefix)], name
                 assert f"{algorithm.capitalize()}Config" not in words, name
 
 
 def test_private_names_are_used_in_their_own_module_alone():
     libraries = ("torch.", "hashlib.", "self._env._")  # without a public way to what is used
     for name in FILES:
-        code = list(ast.walk(tree(name)))
+        code = all_nodes(name)
         own = {node.name for node in code if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
         own |= {n.id for n in code if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         own |= {
@@ -240,36 +247,6 @@ def test_one_module_uses_compilers():
         assert not {"torch.compiler", "torch._dynamo", "torch._inductor"} & set(imported(node)), (
             place
         )
-
-
-def test_no_module_is_named_for_odds_and_ends():
-    assert not {Path(name).name for name in FILES} & {"utils", "util", "helpers", "misc", "common"}
-
-
-def test_classes_inherit_from_records_interfaces_and_errors_alone():
-    """Interfaces are protocols, abstract classes, and a few classes whose methods have defaults."""
-    allowed = {
-        *("nn.Module", "torch.autograd.Function", "NamedTuple", "TypedDict", "Generic"),
-        *("MachineInfo", "machine.MachineInfo", "RendererInfo", "Facts"),  # keys of dicts
-        *(
-            "Protocol",
-            "ABC",
-            "CuriosityMeasure",
-            "AbsoluteMeasure",
-            "ReplaySettings",
-            "OffPolicySettings",
-            "OffPolicyBase",
-            "Pool",
-        ),
-    }
-    bases_of = {
-        (place, node.name): {ast.unparse(base).partition("[")[0] for base in node.bases}
-        for place, node in nodes(ast.ClassDef)
-    }
-    allowed |= {name for (_, name), bases in bases_of.items() if bases & {"Protocol", "ABC"}}
-    for (place, name), bases in bases_of.items():
-        others = {base for base in bases - allowed if not base.endswith("Error")}
-        assert not others, f"{place}: {name}"
 
 
 def test_no_bare_except_and_no_assert_without_a_message():

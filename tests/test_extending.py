@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
 
@@ -21,13 +21,11 @@ import cclf
 from cclf import cli, presets
 from cclf.algorithms.registry import algorithms, make_agent
 from cclf.analysis.variants import run_key
-from cclf.config import EnvConfig
 from cclf.envs import toy
 from cclf.envs.make import make_env
 from cclf.envs.registry import suites
 from cclf.storage.run_folder import read_checkpoint
 from cclf.training.agent import make_default_agent
-from cclf.types import Env
 from tiny_runs import CPU, rows, tiny_config, tiny_options
 
 SOURCE = Path(cclf.__file__).parents[1]
@@ -124,25 +122,9 @@ def base_runs(site: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, said.getvalue()
 
 
-def random_return(make: Callable[[int], Env], episodes: int = 50) -> float:
-    random, returns = np.random.default_rng(0), []
-    for seed in range(episodes):
-        game, over = make(seed), False
-        game.reset(seed)
-        returns.append(0.0)
-        while not over:
-            step = game.step(int(random.integers(game.spec.num_actions or 0)))
-            returns[-1] += step.reward
-            over = step.terminated or step.truncated
-    return float(np.mean(returns))
-
-
 def test_q_table_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> None:
     folder, said = base_runs
     assert final_return(run_in(folder, "runs/toy/catch/q-learning")) == toy.CATCH_BALLS
-    catch = EnvConfig(frame_pixels=50, crop_pixels=50, frame_stack=2, action_repeat=1)
-    chance = random_return(lambda seed: toy.Catch(catch.frame_pixels, seed))
-    assert chance < -1.0
     assert f"(return {toy.CATCH_BALLS})" in PAGE.read_text()
     assert "return 3 ± 0 over 10 episodes at 2,000 env steps" in said
 
@@ -180,27 +162,12 @@ def test_encoder_of_the_page_is_trained_and_evaluated(
     assert cli.main([run if word == evaluate[1] else word for word in evaluate]) == 0
 
 
-def test_q_table_of_the_page_has_about_sixty_lines() -> None:
-    code = [
-        line
-        for name in ("__init__", "agent")
-        for line in FILES[f"base/q_table/{name}.py"].splitlines()
-        if line.strip()
-    ]
-    assert len(code) <= 85
-
-
 def test_methods_without_cclf_are_compared_with_the_first(
     base_runs: tuple[Path, str],
 ) -> None:
-    _, said = base_runs
-    assert "differences from q-learning" in said
+    folder, said = base_runs
     assert re.search(r"  q-learning  [^\n]+\n  short-sighted", said), "no difference from itself"
     assert re.search(r"  short-sighted  [^\n]+\n +discount=0.0 *\n", said)
-
-
-def test_results_of_a_plugin_algorithm_are_collected(base_runs: tuple[Path, str]) -> None:
-    folder, _ = base_runs
     assert {path.stem for path in (folder / "results").glob("*.csv")} == {
         "q-learning",
         "short-sighted",
@@ -317,14 +284,6 @@ def test_method_of_the_page_trains_with_the_update_of_sac(here: Path) -> None:
     assert slow.algorithm.learning_rate == 1e-4
     assert slow.method.bonus_temperature == 0.5
     assert cli.main(["evaluate", str(ours), "--episodes", "1", "--device", "cpu"]) == 0
-
-
-@pytest.mark.slow("test_method_of_the_page_trains_with_the_update_of_sac")
-def test_every_command_of_the_page_works_with_a_plugin_method(site: Path, tmp_path: Path) -> None:
-    done = in_shell(COMMANDS["method"], site, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^ *bold-slow ", done.stdout, re.MULTILINE)
-    assert "4 of 4 runs done" in done.stderr
 
 
 def test_commands_that_a_plugin_algorithm_lacks_are_refused(
@@ -456,6 +415,11 @@ BAD = {
         SUITE.replace('(Task("corridor/short", "walk right to the end"),)', "()"),
         "has no task",
     ),
+    "no make_learner": (
+        "bases",
+        BASE.replace("def make_learner(", "def make_lerner("),
+        "make_learner",
+    ),
     "no maker": (
         "suites",
         SUITE.replace("corridor.game:make", "corridor.game"),
@@ -476,20 +440,9 @@ def test_invalid_entry_point_is_one_line(
     assert cli.main(["methods"]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1
-    assert f"the package their-package adds broken:{name} to cclf.{kind}" in line
+    assert f"their-package adds broken:{name} to cclf.{kind}" in line
     assert expected in line
     assert "uninstall their-package" in line
-
-
-def test_algorithm_without_make_learner_is_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = BASE.replace("def make_learner(", "def make_lerner(")
-    install(
-        here, "their-package", "[cclf.bases]\nx = broken:ALGORITHM\n", {"broken/__init__.py": code}
-    )
-    assert cli.main(["methods"]) == 2
-    assert "make_learner" in capsys.readouterr().err
 
 
 def test_missing_factory_of_a_suite_is_one_line(

@@ -196,7 +196,7 @@ def test_measure_can_be_mapped_over_runs_and_compiled(name: str) -> None:
 
 
 def train(curiosity: str, out: Path, *words: str) -> int:
-    config = tiny_config("toy/reach-1d", "cclf")
+    config = tiny_config("toy/reach-1d", "cclf", env_steps=30)
     return cli.main(
         ["train", *tiny_options(config), "--curiosity", curiosity, "--out", str(out), *words]
     )

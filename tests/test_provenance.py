@@ -54,7 +54,7 @@ def test_commit_without_git(installed, monkeypatch):
 
 
 def test_rows_before_a_resume_keep_their_commit(tmp_path, monkeypatch):
-    config = tiny_config()
+    config = tiny_config(method="rad")
     for commit, env_steps in (("a", 30), ("a", 60), ("b", 90), ("c", 120)):
         monkeypatch.setenv("CCLF_COMMIT", commit)
         longer = replace(config, run=replace(config.run, env_steps=env_steps))

@@ -77,23 +77,6 @@ def as_installed(tmp_path: Path, folder: Path, *words: str) -> "subprocess.Compl
     )
 
 
-@pytest.mark.slow("test_what_the_user_put_on_the_search_path_stays")
-def test_evaluation_workers_do_not_see_the_run_folder(
-    tmp_path: Path, marks: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        cli.main(["train", *tiny_options(TINY), "--eval-workers", "0", "--out", str(tmp_path)]) == 0
-    )
-    folder = Path(capsys.readouterr().out.strip())
-    config = json.loads((folder / "config.json").read_text())
-    config["run"]["eval_workers"] = 1
-    (folder / "config.json").write_text(json.dumps(config))
-    plant(folder, marks)
-    done = as_installed(tmp_path, folder, "evaluate", ".", "--episodes", "1", "--device", "cpu")
-    assert (done.returncode, os.listdir(marks)) == (0, []), done.stderr
-    assert done.stdout.startswith("return ")
-
-
 def test_a_sweeps_child_does_not_see_the_working_directory(
     tmp_path: Path, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
