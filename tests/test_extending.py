@@ -20,7 +20,6 @@ import pytest
 import cclf
 from cclf import cli, presets
 from cclf.algorithms.registry import algorithms, make_agent
-from cclf.analysis.variants import run_key
 from cclf.envs import toy
 from cclf.envs.make import make_env
 from cclf.envs.registry import suites
@@ -215,18 +214,6 @@ def test_default_agent_evaluates_like_the_agent_of_sac() -> None:
         agent.close()
 
 
-def test_table_names_runs_of_an_uninstalled_suite() -> None:
-    foreign = {
-        "task": "corridor/short",
-        "method_name": "m",
-        "profile": "released",
-        "seed": 1,
-        "base": "gone",
-        "algorithm": {},
-    }
-    assert run_key(foreign).profile == "released"
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose packages are installed for this process, as long as a test runs."""
@@ -320,12 +307,13 @@ def test_plugin_algorithm_trains_on_a_plugin_task_and_resumes_exactly(
 
 
 def test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind(
-    site: Path, tmp_path: Path
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = in_shell("cclf tasks\ncclf train corridor/short --dry-run", site, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"corridor/short +1 +walk right to the end", done.stdout)
-    assert "base rainbow" in done.stdout
+    install_from_page(here, "suite")
+    assert cli.main(["tasks"]) == cli.main(["train", "corridor/short", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"corridor/short +1 +walk right to the end", printed)
+    assert "base rainbow" in printed
 
 
 @pytest.mark.slow("test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind")
