@@ -412,7 +412,7 @@ def test_errors_of_other_suites_name_the_environment(tmp_path, monkeypatch):
         return original(self, action)
 
     monkeypatch.setattr(toy.Reach, "step", step)
-    config = tiny_config()
+    config = tiny_config(method="rad")
     code, _, err = cclf("train", *tiny_options(config), "--out", tmp_path)
     assert code == 1
     assert "cclf: the environment toy/reach-1d failed in step(): SystemExit: 0\nTraceback" in err

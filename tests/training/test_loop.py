@@ -31,6 +31,7 @@ from tiny_runs import (
 @pytest.mark.parametrize("repeat", [1, 2, 3])
 def test_step_counters_agree_in_every_row(tmp_path, repeat):
     config = tiny_config(
+        method="rad",
         env={"action_repeat": repeat},
         env_steps=61 * repeat,
         eval_every_env_steps=20,
@@ -84,7 +85,7 @@ def test_budget_is_rounded_up_to_whole_agent_steps(tmp_path):
 
 
 def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
-    run(tiny_config(env_steps=100), tmp_path)
+    run(tiny_config(method="rad", env_steps=100), tmp_path)
     train = rows(tmp_path / "train.csv")
     # 25 steps each
     assert [row["episodes"] for row in train] == ["0", "0", "1", "1", "2", "2", "2", "3", "3", "4"]
@@ -348,7 +349,7 @@ def test_interleaved_runs_equal_separate_runs(tmp_path):
 
 def test_diverged_run_ends_and_the_other_continues(tmp_path):
     failed, learners = together(
-        [tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0
+        [tiny_config(method="rad", seed=seed) for seed in (1, 2)], tmp_path, StopAt(), spoil=0
     )
     assert failed == {0}
     assert learners[0].agent_steps < 60 == learners[1].agent_steps

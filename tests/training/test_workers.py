@@ -520,7 +520,7 @@ def shown(folder):
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory):
     folder = tmp_path_factory.mktemp("curves")
-    run(tiny_config(tensorboard=True), folder)
+    run(tiny_config(method="rad", tensorboard=True), folder)
     found = shown(folder)
     assert [step for step, _ in found["train/critic_loss"]] == [30, 40, 50, 60]
     assert [step for step, _ in found["eval/return_mean"]] == [30, 60]
@@ -539,7 +539,7 @@ def curves(tmp_path_factory):
 def test_no_row_is_logged_twice_after_a_kill(
     tmp_path, monkeypatch, curves, workers, owner, name, at_call
 ):
-    config = tiny_config(tensorboard=True, eval_workers=workers)
+    config = tiny_config(method="rad", tensorboard=True, eval_workers=workers)
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed(getattr(owner, name), at_call))
         with pytest.raises(Killed):
