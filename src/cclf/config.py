@@ -173,9 +173,10 @@ class MethodConfig:
             "augmentation", self.augmentation, AUGMENTATIONS, "my_augmentations:my_augmentation"
         )
         measure, control = split_control(self.curiosity)
-        if self.curiosity not in CURIOSITIES:  # reading the entry points takes milliseconds
+        is_built_in = self.curiosity in CURIOSITIES or (control and measure in TRAINED_CURIOSITIES)
+        if not is_built_in:  # a search for entry points takes 10 ms
             added = plugins.entry_point_names(CURIOSITY_ENTRY_POINTS)
-            if not (control and measure in (*TRAINED_CURIOSITIES, *added)):
+            if not (control and measure in added):
                 known = (*CURIOSITIES, *added)
                 _validate_name("curiosity", self.curiosity, known, "my_curiosity:MyCuriosity")
         pieces = [

@@ -84,7 +84,7 @@ def test_tied_tensors_are_allowed(tmp_path):
 
 def test_a_checkpoint_is_safetensors_and_json_and_nothing_else(tmp_path):
     """Of a real run: no pickle anywhere, so loading one can never run code."""
-    run(tiny_config(method="rad"), tmp_path)
+    run(tiny_config(), tmp_path)
     files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     newest = tmp_path / "checkpoint" / "00000002"
     assert {path.name for path in newest.iterdir()} == {
