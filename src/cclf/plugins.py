@@ -7,17 +7,11 @@ from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cclf.errors import ConfigError, did_you_mean, short_error
 
-
-class Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-T = TypeVar("T", bound=Named)
+T = TypeVar("T")
 
 
 def load_entry_points(
