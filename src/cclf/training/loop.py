@@ -117,7 +117,7 @@ class TrainingRun:
             self._step_learner()
         if self.pending_evaluation is not None:
             self._poll_evaluation(POLL_SECONDS if self.evaluation_due else 0.0)
-        if self.evaluation_due and self.pending_evaluation is None:
+        elif self.evaluation_due:  # not in the step in which one finished: see EvaluationInfo
             self._start_evaluation()
 
     def _step_learner(self) -> None:
@@ -191,7 +191,7 @@ class TrainingRun:
         self.log.write("eval", row)
         self.progress.evaluation(counters.env_steps, result.mean, result.std)
         self._evaluations.append(
-            EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns))
+            EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns), self.folder)
         )
         video = self.folder / f"episode-{counters.env_steps}.mp4"
         if error := result.recording_error or save_video(video, result.pictures):
