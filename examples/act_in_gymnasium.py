@@ -15,6 +15,11 @@ import cclf
 from cclf.trained_agent import TrainedAgent
 
 
+def make_several(env_id: str, num_envs: int) -> VectorEnv:
+    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    return gymnasium.make_vec(env_id, num_envs, "sync", vector_kwargs=same_step)
+
+
 def play_one(agent: TrainedAgent, env: gymnasium.Env, seed: int) -> float:
     """The return of one episode."""
     observation, _ = env.reset(seed=seed)
@@ -41,6 +46,5 @@ def play_several(agent: TrainedAgent, envs: VectorEnv, steps: int, seed: int) ->
 if __name__ == "__main__":
     agent = cclf.load("pretrained/CartPole-v1")
     print(play_one(agent, gymnasium.make("CartPole-v1"), seed=0))
-    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    envs = gymnasium.make_vec("CartPole-v1", num_envs=4, vector_kwargs=same_step)
+    envs = make_several("CartPole-v1", 4)
     print(play_several(agent, envs, steps=500, seed=0))

@@ -34,7 +34,11 @@ def refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) 
 def test_pretrained_folders_are_small_and_match_their_checksums() -> None:
     assert len(CARDS) == len([*PRETRAINED.iterdir()]) >= 3
     assert sum(path.stat().st_size for path in PRETRAINED.rglob("*")) < 5_000_000
+    page = (Path(__file__).parents[1] / "docs" / "usage.md").read_text()
     for name, card in CARDS.items():
+        result = f"{card['return_mean']:.4g} ± {card['return_std']:.2g}"
+        row = f"| `pretrained/{name}` | {card['method']} | {card['env_steps']:,} | {result} |"
+        assert row in page
         files = {path.name for path in (PRETRAINED / name).iterdir()}
         assert files == {"card.json", *card["sha256"]} == {"card.json", *FILES[:2]}
         for file, sha256 in card["sha256"].items():

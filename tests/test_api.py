@@ -289,15 +289,17 @@ def test_callback_loads_the_agent_that_was_evaluated(tmp_path: Path) -> None:
     evaluated = []
 
     def on_evaluation(info: Any) -> None:
-        agent, config, env_steps = load_agent(info.folder, torch.device("cpu"), 2)
-        seeds = [derive(config.seed, "eval", info.env_steps, episode) for episode in range(2)]
-        evaluated.append((env_steps, tuple(agent.evaluate(seeds).returns)))
-        agent.close()
-        assert evaluated[-1] == (info.env_steps, info.returns)
+        saved = read_checkpoint(info.folder, frames=False)
+        evaluated.append((saved["agent_steps"], info.agent_steps))
+        if info.env_steps == 24:
+            agent, config, _ = load_agent(info.folder, torch.device("cpu"), 2)
+            seeds = [derive(config.seed, "eval", 24, episode) for episode in range(2)]
+            assert tuple(agent.evaluate(seeds).returns) == info.returns
+            agent.close()
 
-    frequent = {"env_steps": 25, "eval_every_env_steps": 2}
+    frequent = {"env_steps": 24, "eval_every_env_steps": 4}
     train(TINY, tmp_path, eval_workers=1, on_evaluation=on_evaluation, **frequent)
-    assert len(evaluated) > 2
+    assert evaluated == [(step, step) for step in range(4, 25, 4)]
 
 
 def test_best_checkpoint_keeps_the_best_agent_also_after_a_resume(
@@ -321,11 +323,9 @@ def test_best_checkpoint_is_not_replaced_by_a_worse_agent(tmp_path: Path) -> Non
     best = cclf.BestCheckpoint()
     best(types.SimpleNamespace(folder=run.folder, return_mean=last["return_mean"]))
     written = (run.folder / "best" / "model.safetensors").stat().st_mtime_ns
-    for worse in (last["return_mean"], last["return_mean"] - 1.0):
-        best(types.SimpleNamespace(folder=run.folder, return_mean=worse))
+    best(types.SimpleNamespace(folder=run.folder, return_mean=last["return_mean"] - 1.0))
     assert (run.folder / "best" / "model.safetensors").stat().st_mtime_ns == written
-    better = types.SimpleNamespace(folder=run.folder, return_mean=last["return_mean"] + 1.0)
-    best(better)
+    best(types.SimpleNamespace(folder=run.folder, return_mean=last["return_mean"] + 1.0))
     assert (run.folder / "best" / "model.safetensors").stat().st_mtime_ns > written
 
 
@@ -398,7 +398,9 @@ def test_play_records_the_first_episode_of_evaluate(
     episode = agent.play(path, seed=3)
     assert episode.total_return == agent.evaluate(1, seed=3).mean
     assert episode.agent_steps == 25
-    assert len(imageio.imread(path)) in (24, 25)  # a GIF joins equal frames
+    assert (1 if suffix == ".gif" else 24) < len(imageio.imread(path)) <= 25, (
+        "a GIF joins equal ones"
+    )
     assert f'src="data:{"image/gif" if suffix == ".gif" else "video/mp4"};base64,' in (
         episode._repr_html_()
     )
@@ -634,9 +636,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
-    assert len(SNIPPETS) == 6
-    assert (page.observations.shape, page.actions.shape) == ((4, 3), (4, 1))
-    assert page.curiosity.shape == (32,)
+    assert len(SNIPPETS) == 5
     assert len(page.returns) == 2
     assert page.agent.config.imported_names == {"task": "gym/my_envs:pendulum"}
 

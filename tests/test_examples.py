@@ -29,7 +29,6 @@ def load_example(path: str) -> Any:
 
 def test_agent_acts_in_a_plain_and_in_a_vectorized_gymnasium_loop(trained: Any) -> None:
     import gymnasium
-    from gymnasium.vector import AutoresetMode
 
     sizes = {"warmup_agent_steps": 20, "batch_size": 4, "feature_dim": 8, "hidden_dim": 16}
     config = tiny_config("gym/CartPole-v1", "mr-q", observe="state", algorithm=sizes, env_steps=30)
@@ -37,9 +36,7 @@ def test_agent_acts_in_a_plain_and_in_a_vectorized_gymnasium_loop(trained: Any) 
     example = load_example("act_in_gymnasium.py")
     total = example.play_one(agent, gymnasium.make("CartPole-v1"), seed=4)
     assert total >= 1.0
-    same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    envs = gymnasium.make_vec("CartPole-v1", num_envs=2, vector_kwargs=same_step)
-    # The first episode of the first environment has the same seed.
+    envs = example.make_several("CartPole-v1", 2)  # the first has the same seed
     assert list(example.play_several(agent, envs, int(total), seed=4)) == [total, total]
     assert "pretrained/CartPole-v1" in (EXAMPLES / "act_in_gymnasium.py").read_text()
 
@@ -87,8 +84,7 @@ def test_own_curiosity_plans_pairs_of_itself_and_its_shuffled_control(
     monkeypatch.setenv("PYTHONPATH", "")
     example = load_example("own_curiosity/own_curiosity.py")
     assert example.main(["--dry-run", "--out", str(tmp_path)]) == 0
-    plan = capsys.readouterr()
-    assert "own_curiosity:Sharp-shuffled" in plan.out + plan.err
+    assert "10 runs, 0 finished" in capsys.readouterr().out
     code = (EXAMPLES / "own_curiosity" / "own_curiosity.py").read_text()
     assert len(code.splitlines()) <= 42
 
