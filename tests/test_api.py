@@ -365,14 +365,16 @@ def test_early_stopping_stops_a_run_that_the_same_call_resumes(tmp_path: Path) -
 def test_run_and_agent_have_a_short_repr(undisturbed: cclf.Run) -> None:
     last = undisturbed.results()[-1]["return_mean"]
     assert repr(undisturbed) == (
-        f"<cclf.Run toy/reach-1d, rad, seed 1, finished, return {last:.4g} at 60 env steps, "
-        f"{undisturbed.folder}>"
+        f"<cclf.Run task toy/reach-1d, method rad, seed 1, finished yes, return {last:.4g} at 60 env "
+        f"steps, folder {undisturbed.folder}>"
     )
     agent = undisturbed.agent()
-    assert repr(agent) == "<cclf.TrainedAgent toy/reach-1d, rad, seed 1, 60 env steps>"
-    for shown, fact in ((undisturbed, "finished"), (agent, "60 env steps")):
+    assert repr(agent) == "<cclf.TrainedAgent task toy/reach-1d, method rad, seed 1, env steps 60>"
+    for shown, fact in ((undisturbed, "yes"), (agent, "60")):
         assert f"<td>{fact}</td>" in shown._repr_html_()
-    assert "<b>" not in undisturbed._replace(folder=Path("<b>"))._repr_html_()
+    removed = undisturbed._replace(folder=Path("<b>"))
+    assert "&lt;b&gt;" in removed._repr_html_()
+    assert "return" not in repr(removed)
 
 
 def test_plot_draws_the_evaluations_of_the_run(tmp_path: Path, undisturbed: cclf.Run) -> None:

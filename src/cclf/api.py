@@ -19,7 +19,7 @@ from cclf import plugins, presets
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands import limit_openmp_spinning
 from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
-from cclf.console import facts_table, say
+from cclf.console import facts_line, facts_table, say
 from cclf.envs.registry import to_task_name
 from cclf.errors import ConfigError, require_extras
 from cclf.validation import Seed, short_text, to_python_number, validate_value
@@ -91,22 +91,22 @@ class Run(NamedTuple):
         return figures.learning_curves(curves.panels(rows))
 
     def __repr__(self) -> str:
-        return f"<cclf.Run {', '.join(self._facts().values())}>"
+        return f"<cclf.Run {facts_line(self._facts())}>"
 
     def _repr_html_(self) -> str:
         return facts_table(self._facts())
 
     def _facts(self) -> dict[str, str]:
-        config, evaluations = self.config, self.results()
         facts = {
-            "task": config.task,
-            "method": config.method_name,
-            "seed": f"seed {config.seed}",
-            "state": "finished" if self.finished else "stopped",
+            "task": self.config.task,
+            "method": self.config.method_name,
+            "seed": str(self.config.seed),
+            "finished": "yes" if self.finished else "no",
         }
-        if evaluations:
-            last = evaluations[-1]
-            facts["return"] = f"return {last['return_mean']:.4g} at {last['env_steps']:,} env steps"
+        with contextlib.suppress(ConfigError):  # the folder was removed
+            if evaluations := self.results():
+                last = evaluations[-1]
+                facts["return"] = f"{last['return_mean']:.4g} at {last['env_steps']:,} env steps"
         return facts | {"folder": str(self.folder)}
 
 

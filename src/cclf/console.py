@@ -14,6 +14,14 @@ def say(text: str) -> None:
     print(text, file=message_stream(), flush=True)
 
 
+def facts_line(facts: Mapping[str, str]) -> str:
+    """
+    >>> facts_line({"task": "toy/reach", "seed": "1"})
+    'task toy/reach, seed 1'
+    """
+    return ", ".join(f"{name} {fact}" for name, fact in facts.items())
+
+
 def facts_table(facts: Mapping[str, str]) -> str:
     """A table for notebooks.
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from cclf.algorithms.registry import make_agent
-from cclf.console import facts_table
+from cclf.console import facts_line, facts_table
 from cclf.envs.frame_stack import BatchFrameStack
 from cclf.errors import ConfigError, rendering_extras, require_extras, short_error
 from cclf.storage.run_folder import read_config
@@ -107,7 +107,7 @@ class TrainedAgent:
         return Episode(path, episode.mean, len(episode.pictures))
 
     def __repr__(self) -> str:
-        return f"<cclf.TrainedAgent {', '.join(self._facts().values())}>"
+        return f"<cclf.TrainedAgent {facts_line(self._facts())}>"
 
     def _repr_html_(self) -> str:
         return facts_table(self._facts())
@@ -116,8 +116,8 @@ class TrainedAgent:
         return {
             "task": self.config.task,
             "method": self.config.method_name,
-            "seed": f"seed {self.config.seed}",
-            "trained for": f"{self.env_steps:,} env steps",
+            "seed": str(self.config.seed),
+            "env steps": f"{self.env_steps:,}",
         }
 
     def _evaluate(self, episodes: int, seed: int, record: bool = False) -> Evaluation:
