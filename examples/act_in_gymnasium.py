@@ -2,9 +2,8 @@
 
     python examples/act_in_gymnasium.py
 
-A discrete action is an integer that `step` takes as it is. Continuous actions lie in [-1, 1]: wrap the
-environment in `gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)`, several of them in
-`gymnasium.wrappers.vector.RescaleAction`.
+Continuous actions lie in [-1, 1], so the environments are wrapped. A discrete action is an integer, which
+`step` takes as it is.
 """
 
 import gymnasium
@@ -15,9 +14,14 @@ import cclf
 from cclf.trained_agent import TrainedAgent
 
 
-def make_several(env_id: str, num_envs: int) -> VectorEnv:
+def make_one() -> gymnasium.Env:
+    return gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
+
+
+def make_several(num_envs: int) -> VectorEnv:
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-    return gymnasium.make_vec(env_id, num_envs, "sync", vector_kwargs=same_step)
+    envs = gymnasium.make_vec("Pendulum-v1", num_envs, vector_kwargs=same_step)
+    return gymnasium.wrappers.vector.RescaleAction(envs, -1.0, 1.0)
 
 
 def play_one(agent: TrainedAgent, env: gymnasium.Env, seed: int) -> float:
@@ -32,7 +36,7 @@ def play_one(agent: TrainedAgent, env: gymnasium.Env, seed: int) -> float:
 
 
 def play_several(agent: TrainedAgent, envs: VectorEnv, steps: int, seed: int) -> np.ndarray:
-    """The sum of rewards in each environment. A row of `observations` is one environment."""
+    """The sum of rewards in each environment, which is a row of `observations`."""
     observations, _ = envs.reset(seed=seed)
     agent.reset()
     totals = np.zeros(envs.num_envs)
@@ -44,7 +48,6 @@ def play_several(agent: TrainedAgent, envs: VectorEnv, steps: int, seed: int) ->
 
 
 if __name__ == "__main__":
-    agent = cclf.load("pretrained/CartPole-v1")
-    print(play_one(agent, gymnasium.make("CartPole-v1"), seed=0))
-    envs = make_several("CartPole-v1", 4)
-    print(play_several(agent, envs, steps=500, seed=0))
+    agent = cclf.load("pretrained/Pendulum-v1")
+    print("one episode:", play_one(agent, make_one(), seed=0))
+    print("four environments:", play_several(agent, make_several(4), steps=200, seed=0))

@@ -34,7 +34,7 @@ def main(run: Path, name: str) -> None:
         "method": agent.config.method_name,
         "command": shlex.join(model_card.command(agent.config)),
         "commit": json.loads((run / "manifest.json").read_text())["commit"],
-        "env_steps": agent.env_steps,
+        "env_steps": agent.env_steps,  # of the newest checkpoint; the command may train longer
         "return_mean": round(evaluation.mean, 4),
         "return_std": round(evaluation.std, 4),
         "episodes": EPISODES,

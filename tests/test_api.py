@@ -403,6 +403,8 @@ def test_play_records_the_first_episode_of_evaluate(
     assert (1 if suffix == ".gif" else 24) < len(imageio.imread(path)) <= 25, (
         "a GIF joins equal ones"
     )
+    if suffix == ".gif":
+        assert imageio.immeta(path)["loop"] == 0, "without end"
     assert f'src="data:{"image/gif" if suffix == ".gif" else "video/mp4"};base64,' in (
         episode._repr_html_()
     )

@@ -28,7 +28,6 @@ def main(words: list[str]) -> int:
     # The runs are processes of their own, which must find this module.
     here, known = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, known]))
-    sys.path.insert(0, here)
     compare = ["compare", "toy/reach-1d", "--method", "cclf", "--against", "shuffled"]
     seeds = [] if "--seeds" in words else ["--seeds", "5"]
     return cli.main([*compare, *seeds, *words, "--", "--curiosity", "own_curiosity:Sharp"])

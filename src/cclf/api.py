@@ -103,10 +103,9 @@ class Run(NamedTuple):
             "seed": str(self.config.seed),
             "finished": "yes" if self.finished else "no",
         }
-        with contextlib.suppress(ConfigError):  # the folder was removed
-            if evaluations := self.results():
-                last = evaluations[-1]
-                facts["return"] = f"{last['return_mean']:.4g} at {last['env_steps']:,} env steps"
+        if evaluations := self.results():
+            last = evaluations[-1]
+            facts["return"] = f"{last['return_mean']:.4g} at {last['env_steps']:,} env steps"
         return facts | {"folder": str(self.folder)}
 
 
