@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -76,7 +77,6 @@ def test_optuna_prunes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_own_curiosity_plans_pairs_of_itself_and_its_shuffled_control(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", "")
     example = load_example("own_curiosity/own_curiosity.py")
     assert example.main(["--dry-run", "--out", str(tmp_path)]) == 0
@@ -89,7 +89,8 @@ def test_own_curiosity_plans_pairs_of_itself_and_its_shuffled_control(
 def test_own_curiosity_ends_with_a_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.syspath_prepend(EXAMPLES / "own_curiosity")  # as where the file is run as a program
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     example = load_example("own_curiosity/own_curiosity.py")
     assert example.main(["--seeds", "2", "--out", str(tmp_path)]) == 0
     assert "95 %" in capsys.readouterr().out
