@@ -2,7 +2,7 @@
 
     python examples/act_in_gymnasium.py
 
-Continuous actions lie in [-1, 1], so the environments are wrapped. A discrete action is an integer, which
+Continuous actions are in [-1, 1], so the environments are wrapped. A discrete action is an integer, which
 `step` takes as it is.
 """
 
@@ -42,7 +42,7 @@ def play_several(agent: TrainedAgent, envs: VectorEnv, steps: int, seed: int) ->
     totals = np.zeros(envs.num_envs)
     for _ in range(steps):
         observations, rewards, terminated, truncated, _ = envs.step(agent.act(observations))
-        agent.reset(terminated | truncated)  # rows whose observation begins a new episode
+        agent.reset(terminated | truncated)  # rows in which an episode begins
         totals += rewards
     return totals
 

@@ -4,7 +4,7 @@
     python examples/own_curiosity/own_curiosity.py --seeds 20 --dry-run
 
 The control gets the same numbers in a random order within each batch. If the difference of the mean
-return over training has an interval that contains 0, the idea told the agent nothing that was detected.
+return over training has an interval that contains 0, no use of the idea was detected.
 """
 
 import os

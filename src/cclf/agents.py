@@ -32,7 +32,7 @@ def find_agent(run: Path) -> Path:
 
 def output_folder(run: Path) -> Path:
     """The folder for what is made of an agent: its run folder, or the working directory if the agent
-    lies in this package."""
+    is part of this package."""
     return Path() if PRETRAINED in run.parents else run
 
 

@@ -36,7 +36,7 @@ class BestCheckpoint:
 
 
 class EarlyStopping:
-    """Stops a run after `patience` evaluations in a row whose mean return is not more than
+    """Stops a run after `patience` evaluations in a row without a mean return that is more than
     `min_improvement` above the best one before. Evaluations before a resume count.
 
     >>> cclf.train("toy/reach-1d", on_evaluation=cclf.EarlyStopping(patience=3))  # doctest: +SKIP
