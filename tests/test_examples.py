@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import sys
 import types
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import cclf
+from cclf.config import MethodConfig
 from test_api import TINY_SIZES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -77,7 +77,8 @@ def test_optuna_prunes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_own_curiosity_plans_pairs_of_itself_and_its_shuffled_control(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.syspath_prepend(EXAMPLES / "own_curiosity")  # as where the file is run as a program
+    assert cclf.Framework(3, MethodConfig(curiosity="own_curiosity:Sharp-shuffled"))
     example = load_example("own_curiosity/own_curiosity.py")
     assert example.main(["--dry-run", "--out", str(tmp_path)]) == 0
     assert "10 runs, 0 finished" in capsys.readouterr().out
@@ -90,7 +91,6 @@ def test_own_curiosity_ends_with_a_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(EXAMPLES / "own_curiosity")  # as where the file is run as a program
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     example = load_example("own_curiosity/own_curiosity.py")
     assert example.main(["--seeds", "2", "--out", str(tmp_path)]) == 0
     assert "95 %" in capsys.readouterr().out

@@ -7,9 +7,7 @@ The control gets the same numbers in a random order within each batch. If the di
 return over training has an interval that contains 0, no use of the idea was detected.
 """
 
-import os
 import sys
-from pathlib import Path
 
 from torch import Tensor
 
@@ -25,9 +23,6 @@ class Sharp(CuriosityMeasure):
 
 
 def main(words: list[str]) -> int:
-    # The runs are processes of their own, which must find this module.
-    here, known = str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, known]))
     compare = ["compare", "toy/reach-1d", "--method", "cclf", "--against", "shuffled"]
     seeds = [] if "--seeds" in words else ["--seeds", "5"]
     return cli.main([*compare, *seeds, *words, "--", "--curiosity", "own_curiosity:Sharp"])
