@@ -106,6 +106,7 @@ class Hub(types.SimpleNamespace):
         snapshot.mkdir(parents=True, exist_ok=True)
         for path in source.iterdir():
             if path.name in allow_patterns:
+                (snapshot / path.name).unlink(missing_ok=True)
                 (snapshot / path.name).symlink_to(path)
         return str(snapshot)
 
@@ -126,7 +127,12 @@ def exported(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("source", ["run folder", "exported agent"])
 def test_a_pushed_agent_is_loaded_from_the_hub(
-    source: str, hub: Hub, trained: Any, exported: Path, capsys: pytest.CaptureFixture[str]
+    source: str,
+    hub: Hub,
+    trained: Any,
+    exported: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = trained(TINY) if source == "run folder" else exported
     assert cli.main(["push", str(folder), "hf:me/reach"]) == 0
@@ -134,6 +140,10 @@ def test_a_pushed_agent_is_loaded_from_the_hub(
     assert {path.name for path in (hub.folder / "me" / "reach").iterdir()} <= {*FILES}
     agent = cclf.load("hf:me/reach", device="cpu")
     assert agent.evaluate(2) == cclf.load(folder, device="cpu").evaluate(2)
+    monkeypatch.chdir(hub.folder)  # where files are written, not into the cache of the hub
+    assert cli.main(["play", "hf:me/reach"]) == 0
+    assert capsys.readouterr().out.endswith("\nepisode.mp4\n")
+    assert (hub.folder / "episode.mp4").exists()
 
 
 def test_pickles_are_neither_pushed_nor_downloaded(

@@ -30,10 +30,11 @@ def find_agent(run: Path) -> Path:
     return PRETRAINED / run.name
 
 
-def output_folder(run: Path) -> Path:
-    """The folder for what is made of an agent: its run folder, or the working directory if the agent
-    is part of this package."""
-    return Path() if PRETRAINED in run.parents else run
+def output_folder(run: Path, name: Path) -> Path:
+    """The folder for what is made of an agent: its run folder, or the working directory if `name`, as
+    which it was found, is that of an agent of this package or of the hub."""
+    is_named = PRETRAINED in run.parents or str(name).startswith(HUB_PREFIX)
+    return Path() if is_named else run
 
 
 def push(folder: Path, name: str, trust_imports: bool = False) -> str:

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     run = select_run(options.run, options.last)
     from cclf.agents import output_folder
 
-    folder = output_folder(run)
+    folder = output_folder(run, options.run)
     if options.card:
         return _write_card(run, options.out or folder / "agent", options.trust_imports)
     out = options.out or folder / "policy.pt2"

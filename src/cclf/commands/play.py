@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     from cclf.training.seeding import derive
     from cclf.training.video import VIDEO_SUFFIXES, write_video
 
-    out = options.out or output_folder(run) / "episode.mp4"
+    out = options.out or output_folder(run, options.run) / "episode.mp4"
     if options.out and (out.suffix not in VIDEO_SUFFIXES or not out.parent.is_dir()):
         raise ConfigError(
             f"cannot write the video {out}: name an .mp4 or a .gif in an existing folder"
