@@ -1,7 +1,7 @@
 """Draw the pictures of README: the speed chart, and a strip of trained agents as an animated image.
 
 .venv/bin/python scripts/front.py speed
-.venv/bin/python scripts/front.py agents RUN [RUN ...]      # folders of finished runs
+.venv/bin/python scripts/front.py agents LABEL=EPISODE.mp4 [...]      # videos of `cclf play`
 """
 
 import json
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cclf.analysis.plotting import Figure
 
 ROOT = Path(__file__).parents[1]
+SIDE_PIXELS, LABEL_PIXELS, GAP_PIXELS = 164, 22, 4  # of a clip in the strip
+SECONDS, FRAMES_PER_SECOND = 6, 12
 OUT, BENCHMARKS = ROOT / "docs" / "figures", ROOT / "benchmarks"
 INKS = {"light": "#1f2328", "dark": "#f0f6fc"}
 
@@ -96,7 +98,48 @@ def speed_chart() -> "Figure":
     return drawing
 
 
+def agents_strip(videos: dict[str, Path], path: Path) -> None:
+    """Write an animated WebP of the videos, next to each other, each repeated until all have ended."""
+    import imageio.v2 as imageio
+    from PIL import Image, ImageDraw, ImageFont
+
+    count = SECONDS * FRAMES_PER_SECOND
+    clips = {}
+    for label, video in videos.items():
+        frames = list(imageio.get_reader(str(video)))
+        step = max(1, round(30 / FRAMES_PER_SECOND)) if len(frames) > count else 1
+        clips[label] = frames[::step]
+    font = ImageFont.load_default(14)
+    strip = []
+    for index in range(count):
+        width = len(clips) * (SIDE_PIXELS + GAP_PIXELS) - GAP_PIXELS
+        image = Image.new("RGBA", (width, SIDE_PIXELS + LABEL_PIXELS), (0, 0, 0, 0))
+        for place, (label, frames) in enumerate(clips.items()):
+            left = place * (SIDE_PIXELS + GAP_PIXELS)
+            frame = Image.fromarray(frames[index % len(frames)]).resize((SIDE_PIXELS, SIDE_PIXELS))
+            image.paste(frame, (left, 0))
+            ImageDraw.Draw(image).text(
+                (left + SIDE_PIXELS / 2, SIDE_PIXELS + 3), label, "#808080", font, anchor="ma"
+            )
+        strip.append(image)
+    strip[0].save(
+        path,
+        save_all=True,
+        append_images=strip[1:],
+        duration=1000 // FRAMES_PER_SECOND,
+        loop=0,
+        quality=70,
+        method=6,
+    )
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["agents"]:
+        path = OUT / "front-agents.webp"
+        pairs = (argument.partition("=") for argument in sys.argv[2:])
+        agents_strip({label: Path(video) for label, _, video in pairs}, path)
+        print(path)
+        return
     drawing = speed_chart()
     for name, ink in INKS.items():
         path = OUT / f"front-speed-{name}.svg"
