@@ -7,8 +7,7 @@ import torch
 
 from cclf import presets
 from cclf.algorithms import registry
-from cclf.storage.loggers import make_loggers
-from cclf.storage.run_log import RunLog
+from cclf.storage.loggers import RunLog, make_loggers
 from cclf.training.loop import TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal

@@ -12,8 +12,8 @@ from cclf.algorithms.rainbow import bench as bench_rainbow
 from cclf.envs.make import make_env
 from cclf.training import devices
 from cclf.training.agent import load_agent
-from cclf.training.final_evaluation import final_evaluation
 from cclf.training.seeding import derive
+from cclf.training.trainer import final_evaluation
 from rainbow_inputs import CPU, tiny
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, tiny_options

@@ -4,10 +4,9 @@ checkpoint."""
 import pytest
 import torch
 
-from cclf.storage.loggers import TensorBoard
-from cclf.storage.run_log import RunLog
+from cclf.storage.loggers import RunLog, TensorBoard
 from cclf.storage.tables import CLOCK_COLUMNS, EVAL_COLUMNS, CsvTable, rows_until
-from cclf.training.metrics import MetricAccumulator
+from cclf.training.loop import MetricAccumulator
 from tiny_runs import rows
 
 REQUIRED = (

@@ -11,8 +11,7 @@ import pytest
 
 import rainbow_inputs
 from cclf.errors import ConfigError
-from cclf.storage.loggers import TRACKER_FILE, hyperparameters, make_loggers
-from cclf.storage.run_log import RunLog
+from cclf.storage.loggers import TRACKER_FILE, RunLog, hyperparameters, make_loggers
 from cclf.storage.tables import rows_to_keep
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, run, tables, tiny_config, tiny_options

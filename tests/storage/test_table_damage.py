@@ -13,7 +13,7 @@ import pytest
 import cclf as package
 from cclf.errors import DataError
 from cclf.storage import checkpoint
-from cclf.storage.run_log import RunLog
+from cclf.storage.loggers import RunLog
 from cclf.storage.tables import (
     CsvTable,
     TableRecord,

@@ -10,8 +10,12 @@ from cclf.algorithms.rainbow.evaluation import EvaluationWorker
 from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
 from cclf.errors import WorkerError
-from cclf.training.evaluation import EvaluationStoppedError, poll, wait_for_evaluation
-from cclf.training.evaluation_workers import EvaluationWorkers
+from cclf.training.evaluation import (
+    EvaluationStoppedError,
+    EvaluationWorkers,
+    poll,
+    wait_for_evaluation,
+)
 from faulty_envs import FaultyPlayer
 from rainbow_inputs import tiny
 from tiny_runs import CPU

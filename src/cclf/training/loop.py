@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from cclf.config import Config
 from cclf.errors import ConfigError, WorkerError
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite
-from cclf.storage.run_log import RunLog
-from cclf.storage.safe_loading import data_error_context, load_state, matching_state
+from cclf.storage.loggers import RunLog
+from cclf.storage.safe_loading import check_data, data_error_context, load_state, matching_state
 from cclf.storage.tables import CsvRow, TableRecord, rows_to_keep
 from cclf.training.agent import Agent, evaluation_networks
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
@@ -20,16 +22,48 @@ from cclf.training.evaluation import (
     evaluation_row,
     poll,
 )
-from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
 from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
 from cclf.training.video import save_video
-from cclf.types import Learner, StateDict
+from cclf.types import Learner, Metrics, StateDict
 
 RunError = NonFiniteError | WorkerError  # ends one run of several
 POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
 STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
+
+
+class MetricAccumulator:
+    """Means of metrics over many updates. The values stay on their device until the mean is taken,
+    so no update waits for the device."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            values = self._values.setdefault(name, [])
+            if values and values[0].device != value.device:  # loaded from a checkpoint
+                values[:] = [old.to(value.device) for old in values]
+            values.append(value)
+
+    def mean_and_reset(self) -> dict[str, float]:
+        means = {
+            name: float(torch.stack(values).double().mean())
+            for name, values in self._values.items()
+        }
+        self._values.clear()
+        return means
+
+    def state_dict(self) -> StateDict:
+        return {name: torch.stack(values) for name, values in self._values.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        for name, values in state.items():
+            is_vector = isinstance(values, torch.Tensor) and values.ndim == 1 and len(values) > 0
+            fits = is_vector and values.is_floating_point()
+            check_data(fits, f"averages/{name} is not a vector of numbers")
+        self._values = {name: list(values) for name, values in state.items()}
 
 
 class PendingEvaluation(NamedTuple):
