@@ -139,7 +139,7 @@ def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, ex
     told = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     config = tiny("rainbow")
-    devices.set_threads(
+    devices.configure_torch(
         replace(config, run=replace(config.run, threads=asked)), torch.device(device)
     )
     assert told == [expected] * (expected is not None)

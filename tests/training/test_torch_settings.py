@@ -12,7 +12,7 @@ import torch
 
 import cclf
 from cclf.config import Config
-from cclf.training.torch_settings import default_settings
+from cclf.training.devices import default_settings
 from test_api import TINY, frames_of, same_end, train
 
 CONTEXTS = {

@@ -3,7 +3,6 @@ process, with environments in workers, or with whole episodes in workers."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -128,9 +127,7 @@ def evaluate(
                 returns[index] = end.value
                 start_next(env)
             except WorkerLostError as error:
-                losses[index] += 1
-                if losses[index] > MAX_RESTARTS:
-                    raise too_many_losses(error, losses[index]) from error
+                _count_loss(losses, index, error)
                 if index == 0:
                     video.pictures.clear()
                 waiting.appendleft(index)
@@ -182,8 +179,13 @@ def _wait_for(call: Pending[R]) -> Generator[None, object, R]:
     return call.result()
 
 
-def too_many_losses(error: WorkerLostError, losses: int) -> WorkerError:
-    return WorkerError(f"{error}; {losses} times in one episode of an evaluation")
+def _count_loss(losses: list[int], episode: int, error: WorkerLostError) -> None:
+    """Count a worker that was lost in this episode. Raises WorkerError if there are too many."""
+    losses[episode] += 1
+    if losses[episode] > MAX_RESTARTS:
+        raise WorkerError(
+            f"{error}; {losses[episode]} times in one episode of an evaluation"
+        ) from error
 
 
 def _actions(
@@ -269,19 +271,9 @@ class EpisodePlayer(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(eq=False)
-class _Request:
-    """An episode to play."""
-
-    agent: tuple[object, ...]
-    seed: int
-    losses: int = 0  # workers that crashed or hung
-    result: Pending[float] | None = None
-
-
 class EvaluationWorkers:
-    """Episodes wait until a worker is idle. An episode whose worker is lost is played again, with
-    the same result."""
+    """Worker processes that play whole episodes, each with a copy of the policy. All runs of a process
+    share them."""
 
     def __init__(
         self, factory: Callable[[], Any], workers: int, timeout_seconds: float = EPISODE_SECONDS
@@ -289,42 +281,35 @@ class EvaluationWorkers:
         """`factory` makes an `EpisodePlayer`."""
         factories = [factory] * workers
         self._pool = WorkerPool[EpisodePlayer](factories, "the evaluation", timeout_seconds)
-        self._waiting: deque[_Request] = deque()
-        self._running: dict[int, tuple[_Request, Pending[float]]] = {}  # by worker
+        self._idle = deque(range(workers))
 
     def evaluate_async(self, agent: tuple[object, ...], seeds: Sequence[int]) -> EvaluationSteps:
-        """One episode per seed, played by `play(*agent, seed)`."""
-        episodes = [_Request(agent, seed) for seed in seeds]
-        self._waiting.extend(episodes)
+        """One episode per seed, played by `play(*agent, seed)`. An episode whose worker is lost is
+        played again, with the same result."""
+        waiting = deque(range(len(seeds)))  # episodes, by the index of their seed
+        running = dict[int, tuple[int, Pending[float]]]()  # by worker
+        returns, losses = [0.0] * len(seeds), [0] * len(seeds)
         try:
-            while True:
-                self._dispatch()
-                returns = [episode.result.result() for episode in episodes if episode.result]
-                if len(returns) == len(episodes):
-                    return Evaluation(returns, [])
+            while waiting or running:
+                self._pool.poll()
+                for worker, (index, call) in list(running.items()):
+                    if not call.done:
+                        continue
+                    del running[worker]
+                    self._idle.append(worker)
+                    try:
+                        returns[index] = call.result()
+                    except WorkerLostError as error:
+                        _count_loss(losses, index, error)
+                        waiting.appendleft(index)
+                while waiting and self._idle:
+                    index, worker = waiting.popleft(), self._idle.popleft()
+                    call = self._pool.submit(worker, EpisodePlayer.play, *agent, seeds[index])
+                    running[worker] = index, call
                 yield self._pool.connections()
-        finally:  # also if the evaluation was stopped or failed
-            self._waiting = deque(episode for episode in self._waiting if episode not in episodes)
-
-    def _dispatch(self) -> None:
-        """Collect results, and give waiting episodes to idle workers."""
-        self._pool.poll()
-        for worker, (episode, call) in list(self._running.items()):
-            if not call.done:
-                continue
-            del self._running[worker]
-            if isinstance(call.error, WorkerLostError):
-                episode.losses += 1
-                if episode.losses <= MAX_RESTARTS:
-                    self._waiting.appendleft(episode)
-                    continue
-                call.set_error(too_many_losses(call.error, episode.losses))
-            episode.result = call
-        for worker in range(self._pool.size):
-            if worker not in self._running and self._waiting:
-                episode = self._waiting.popleft()
-                call = self._pool.submit(worker, EpisodePlayer.play, *episode.agent, episode.seed)
-                self._running[worker] = episode, call
+            return Evaluation(returns, [])
+        finally:  # if the evaluation was stopped or failed, its workers still finish their episodes
+            self._idle.extend(running)
 
     def close(self) -> None:
         self._pool.close()

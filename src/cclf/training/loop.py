@@ -93,7 +93,6 @@ class TrainingRun:
         self.evaluates_asynchronously = evaluates_asynchronously
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.saved_env_steps = 0  # in the newest checkpoint of this process
-        self.table_records: dict[str, TableRecord] = {}  # in the checkpoint that was loaded
         self.rows: dict[str, list[CsvRow]] = {}  # of the tables, at that checkpoint
         self.agent_steps = 0
         self.episodes = 0
@@ -104,7 +103,7 @@ class TrainingRun:
         self.evaluation_due = False
         self.pending_evaluation: PendingEvaluation | None = None
         self._earlier_seconds = 0.0  # of the processes before this one
-        self._started: float | None = None
+        self._started = time.monotonic()
         self._replay_lost = False  # the checkpoint was written without replay
         # For callbacks, since the last call.
         self._has_stepped = False
@@ -120,8 +119,7 @@ class TrainingRun:
 
     @property
     def wall_seconds(self) -> float:
-        now = time.monotonic()
-        return self._earlier_seconds + now - (now if self._started is None else self._started)
+        return self._earlier_seconds + time.monotonic() - self._started
 
     @property
     def finished(self) -> bool:
@@ -130,15 +128,15 @@ class TrainingRun:
     def resume(self, agent_steps: int | None = None) -> None:
         """Load the newest valid checkpoint of the folder, or the one at `agent_steps`, if there is
         one, and read the tables up to there. Nothing in the folder is changed."""
-        saved = self.checkpoints.load(agent_steps=agent_steps)
+        saved, records = self.checkpoints.load(agent_steps=agent_steps), {}
         if saved is not None:
             with data_error_context(
                 f"the checkpoint in {self.folder} does not fit this run", "use another --out"
             ):
                 self.load_state_dict(saved)
-        self.rows = rows_to_keep(
-            self.folder, self.env_steps, self.evaluation_due, self.table_records
-        )
+                tables = saved.get("tables", {})  # version 0.1 saved none
+                records = {name: TableRecord(**record) for name, record in tables.items()}
+        self.rows = rows_to_keep(self.folder, self.env_steps, self.evaluation_due, records)
 
     def start(self, log: RunLog, progress: Progress) -> None:
         self.log, self.progress = log, progress
@@ -288,7 +286,6 @@ class TrainingRun:
         self.finished_returns = state["finished_returns"]
         self._earlier_seconds = state["wall_seconds"]
         self.evaluation_due = state["evaluation_due"]
-        self.table_records = {name: TableRecord(**row) for name, row in state["tables"].items()}
         if self.finished:
             return  # the budget may be smaller now, and the replay then too small for its state
         self._replay_lost = not state[REPLAY_KEPT]
