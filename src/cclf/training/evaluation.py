@@ -281,35 +281,31 @@ class EvaluationWorkers:
         """`factory` makes an `EpisodePlayer`."""
         factories = [factory] * workers
         self._pool = WorkerPool[EpisodePlayer](factories, "the evaluation", timeout_seconds)
-        self._idle = deque(range(workers))
+        self._calls = [Pending[float](done=True) for _ in range(workers)]  # the last of each worker
 
     def evaluate_async(self, agent: tuple[object, ...], seeds: Sequence[int]) -> EvaluationSteps:
         """One episode per seed, played by `play(*agent, seed)`. An episode whose worker is lost is
         played again, with the same result."""
         waiting = deque(range(len(seeds)))  # episodes, by the index of their seed
-        running = dict[int, tuple[int, Pending[float]]]()  # by worker
+        running = dict[int, Pending[float]]()
         returns, losses = [0.0] * len(seeds), [0] * len(seeds)
-        try:
-            while waiting or running:
-                self._pool.poll()
-                for worker, (index, call) in list(running.items()):
-                    if not call.done:
-                        continue
-                    del running[worker]
-                    self._idle.append(worker)
+        while waiting or running:
+            self._pool.poll()
+            for index, call in list(running.items()):
+                if call.done:
+                    del running[index]
                     try:
                         returns[index] = call.result()
                     except WorkerLostError as error:
                         _count_loss(losses, index, error)
                         waiting.appendleft(index)
-                while waiting and self._idle:
-                    index, worker = waiting.popleft(), self._idle.popleft()
+            for worker, last_call in enumerate(self._calls):
+                if waiting and last_call.done:
+                    index = waiting.popleft()
                     call = self._pool.submit(worker, EpisodePlayer.play, *agent, seeds[index])
-                    running[worker] = index, call
-                yield self._pool.connections()
-            return Evaluation(returns, [])
-        finally:  # if the evaluation was stopped or failed, its workers still finish their episodes
-            self._idle.extend(running)
+                    running[index] = self._calls[worker] = call
+            yield self._pool.connections()
+        return Evaluation(returns, [])
 
     def close(self) -> None:
         self._pool.close()
