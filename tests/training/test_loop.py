@@ -177,7 +177,11 @@ RESUMED = {
     "cclf-shuffled": ("toy/reach-1d", "cclf-shuffled", [33], SHORT),
     "full replay": (
         *("toy/reach-1d", "cclf", [21, 43, 65]),
-        {"algorithm": {"replay_capacity_transitions": 15}, "env_steps": 80},
+        {
+            "env": {"frame_stack": 3},
+            "algorithm": {"replay_capacity_transitions": 15},
+            "env_steps": 80,
+        },
     ),
     "dmc": (
         *("dmc/reacher-easy", "cclf", [68, 100]),
