@@ -1,6 +1,6 @@
-"""Fault injection: real `cclf train` processes are killed at random moments, started again by the
-same command, and must end as an undisturbed run does: the same bytes in the CSV files (but for
-the clock on the wall), the same weights, the same replay."""
+"""Fault injection: `cclf train` processes are killed at random moments and started again by the same
+command. They must end as an uninterrupted run does: the same bytes in the CSV files (but for wall
+times), the same weights, the same replay."""
 
 import contextlib
 import os
@@ -183,9 +183,9 @@ def everything(folder):
 
 
 def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_seconds, programs_every):
-    """Runs under fire, one after the other until there were kills enough. How many kills, how many
-    in the middle of writing a checkpoint (every second one is aimed there), how many that left
-    the runs of a stack apart, and how many whole runs."""
+    """Kill and restart runs until there were enough kills. Returns how many kills there were, how many
+    while a checkpoint was written (every second one is aimed there), how many that left the runs of
+    a batch at different steps, and how many runs were completed."""
     whole = folders(base, tmp_path / "whole")
     # here, so that forks find everything imported
     assert cclf(*words(base, env_steps, tmp_path / "whole"))[0] == 0

@@ -285,10 +285,19 @@ def test_rows_stay_if_another_run_of_the_command_is_refused(tmp_path):
 # --- JSON files
 
 
-@pytest.mark.quick("text0")
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"commit": "a", "commit": "b"}', "[1]"])
-def test_run_goes_on_without_its_manifest_and_tensorboard(run, text):
-    (run / "manifest.json").write_text(text)
+UNUSABLE = {
+    "deep": "[" * 100_000,
+    "a list": "[1]",
+    "a name twice": '{"commit": "a", "commit": "b"}',
+    "no list": '{"history": 3}',
+    "no number": '{"history": [{"from_env_steps": "x"}]}',
+}
+
+
+@pytest.mark.quick("deep", "no number")
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_run_goes_on_without_its_manifest_and_tensorboard(run, kind):
+    (run / "manifest.json").write_text(UNUSABLE[kind])
     dead_link(run / "tensorboard")
     config = replace(LONGER, run=replace(LONGER.run, tensorboard=True))
     code, _, err = train(out_of(run), config)
