@@ -143,16 +143,6 @@ def test_fault_during_notify_is_reported_as_for_any_call(pool_of, fault, kind, m
     assert message in str(caught.value)
 
 
-def test_environment_continues_from_the_state_of_another(pool_of):
-    pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2)
-    frame, state = pool.wait([pool.submit(0, Env.reset, 5), pool.submit(0, Env.state_dict)])
-    pool.wait([pool.submit(1, Env.load_state_dict, state)])
-    action = np.ones(1, np.float32)
-    first, second = pool.wait([pool.submit(env, Env.step, action) for env in (0, 1)])
-    np.testing.assert_equal(first, second)
-    assert not np.array_equal(first.frame, frame)
-
-
 def test_worker_starts_at_its_first_call_and_does_not_import_torch(pool_of):
     pool = pool_of(*[partial(Faulty, "none", "nowhere")] * 2)
     (modules,) = pool.wait([pool.submit(1, Faulty.modules)])
