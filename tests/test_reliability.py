@@ -246,6 +246,20 @@ def test_run_folder_that_is_removed_ends_the_run_at_its_next_checkpoint(tmp_path
     assert not folder.exists()
 
 
+def test_rows_are_synced_to_the_disk_before_each_checkpoint(tmp_path, monkeypatch):
+    """After a power loss a checkpoint must not be newer than the rows before it."""
+    calls = []
+
+    def recorded(name, original):
+        return lambda *args: calls.append(name) or original(*args)
+
+    monkeypatch.setattr(CsvTable, "sync", recorded("sync", CsvTable.sync))
+    save = recorded("save", checkpoint.Checkpoints.save)
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save)
+    assert train(tmp_path)[0] == 0
+    assert calls == ["sync", "sync", "save"] * 2, "both tables, at steps 30 and 60"
+
+
 @pytest.mark.slow("test_full_disk_ends_the_run_with_the_last_checkpoint_intact")
 @pytest.mark.parametrize("tensorboard", [False, True])
 def test_run_on_a_disk_that_is_really_full(tmp_path, uninterrupted, tensorboard):
