@@ -176,7 +176,7 @@ def killed_after(start, words, seconds, aim_at=()):
 
 def everything(folder):
     state = checkpoint.load(folder / "checkpoint")
-    del state["wall_seconds"], state["tables"]["eval"]["sha256"]  # of rows with a clock on the wall
+    del state["wall_seconds"], state["tables"]["eval"]["sha256"]  # of rows with wall times
     return state
 
 

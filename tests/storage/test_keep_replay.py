@@ -48,7 +48,7 @@ def test_killed_run_keeps_its_replay_and_ends_as_an_uninterrupted_one(
     tmp_path, trained, monkeypatch
 ):
     config = CONFIGS["sac"]
-    undisturbed = trained(config)
+    uninterrupted = trained(config)
     with monkeypatch.context() as patch:
         step = loop.TrainingRun._step_learner
 
@@ -62,7 +62,7 @@ def test_killed_run_keeps_its_replay_and_ends_as_an_uninterrupted_one(
             train(config, tmp_path / "killed", "--no-keep-replay")
     folder = tmp_path / "killed" / config.run_name()
     assert frames_on_disk(folder), "the checkpoint of step 30 is one to go on from"
-    assert tables(train(config, tmp_path / "killed", "--no-keep-replay")) == tables(undisturbed)
+    assert tables(train(config, tmp_path / "killed", "--no-keep-replay")) == tables(uninterrupted)
     assert not frames_on_disk(folder)
 
 
@@ -73,7 +73,7 @@ def test_kill_in_the_last_evaluation_repeats_only_that(tmp_path, monkeypatch, se
     config = CONFIGS["rainbow"]
     monkeypatch.setattr(RainbowAlgorithm, "evaluates_asynchronously", lambda *_: True)
     words = ("--no-keep-replay", *(("--with-seeds", *seeds[1:]) if len(seeds) > 1 else ()))
-    undisturbed = train(config, tmp_path / "undisturbed", *words)
+    uninterrupted = train(config, tmp_path / "uninterrupted", *words)
 
     def kill(counters, *rest):
         if counters.env_steps == 36:
@@ -91,12 +91,12 @@ def test_kill_in_the_last_evaluation_repeats_only_that(tmp_path, monkeypatch, se
     train(config, tmp_path / "killed", *words[not_kept:])
     for seed in seeds:
         own = replace(config, seed=seed).run_name()
-        assert tables(tmp_path / "killed" / own) == tables(tmp_path / "undisturbed" / own)
+        assert tables(tmp_path / "killed" / own) == tables(tmp_path / "uninterrupted" / own)
         saved = checkpoint.load(tmp_path / "killed" / own / "checkpoint", frames=False)
         assert saved["replay_kept"] is False
         assert not frames_on_disk(tmp_path / "killed" / own)
     assert rows(folder / "final.csv", "wall_seconds") == rows(
-        undisturbed / "final.csv", "wall_seconds"
+        uninterrupted / "final.csv", "wall_seconds"
     )
 
 
