@@ -110,9 +110,10 @@ def tiny_options(config):
 
 @contextmanager
 def create_run_folder(config, out):
-    """The folder of a run that has its config only, locked."""
+    """The locked folder of a run, with its config."""
     with run_folder.lock_run_folder(config, out) as folder:
-        write_json(folder / "config.json", config.to_dict())
+        if not (folder / "config.json").exists():
+            write_json(folder / "config.json", config.to_dict())
         yield folder
 
 
