@@ -159,8 +159,8 @@ def _train(
     limit_openmp_spinning()
     from cclf.storage.run_folder import read_config
     from cclf.training.callbacks import CallbackError, Callbacks
+    from cclf.training.devices import default_settings, restored_settings
     from cclf.training.signals import STOP_MESSAGE, StopSignal
-    from cclf.training.torch_settings import default_settings, restored_settings
     from cclf.training.trainer import train_runs
 
     stop, error = StopSignal(STOP_MESSAGE), None

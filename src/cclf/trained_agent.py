@@ -18,9 +18,9 @@ from cclf.errors import ConfigError, rendering_extras, require_extras, short_err
 from cclf.storage.run_folder import read_config
 from cclf.training import devices
 from cclf.training.agent import evaluation_networks, load_agent
+from cclf.training.devices import default_settings
 from cclf.training.evaluation import Evaluation
 from cclf.training.seeding import derive
-from cclf.training.torch_settings import default_settings
 from cclf.training.video import VIDEO_SUFFIXES, write_video
 from cclf.types import Policy, SamplingPolicy
 from cclf.validation import PositiveInt, Seed, to_python_number, validate_value

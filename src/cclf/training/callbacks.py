@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cclf.errors import StopRun
-from cclf.training.torch_settings import restored_settings
+from cclf.training.devices import restored_settings
 
 
 class StepInfo(NamedTuple):

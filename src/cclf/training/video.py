@@ -1,14 +1,30 @@
-"""Videos of episodes, written by ffmpeg."""
+"""Videos of episodes, recorded and written by ffmpeg."""
 
 import errno
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cclf.errors import short_error
 from cclf.storage.atomic_files import replacing
+from cclf.training.worker_process import error_message
+
+
+class VideoRecorder:
+    """The pictures of an episode. After the first error there are none, since a video must not end a
+    run, whatever a renderer raises."""
+
+    def __init__(self, enabled: bool):
+        self.enabled, self.pictures, self.error = enabled, list[np.ndarray](), ""
+
+    def add(self, render: Callable[[], np.ndarray]) -> None:
+        try:
+            self.pictures.append(render())
+        except Exception as error:
+            self.enabled, self.error = False, error_message(error)
+            self.pictures.clear()
 
 VIDEO_SUFFIXES = (".mp4", ".gif")
 
