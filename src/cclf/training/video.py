@@ -26,6 +26,7 @@ class VideoRecorder:
             self.enabled, self.error = False, error_message(error)
             self.pictures.clear()
 
+
 VIDEO_SUFFIXES = (".mp4", ".gif")
 
 
