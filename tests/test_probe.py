@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cclf import cli
-from cclf.algorithms.a2c import probe as a2c_probe
-from cclf.algorithms.a2c.probe import probe
+from cclf.algorithms.a2c import inspect as a2c_inspect
+from cclf.algorithms.a2c.inspect import probe
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
 from cclf.inspection.probe import rank_correlations
@@ -21,7 +21,7 @@ TASK = "minigrid/DoorKey-5x5"
 
 @pytest.fixture(autouse=True)
 def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(a2c_probe, "TRAINING_ROLLOUTS", 10)
+    monkeypatch.setattr(a2c_inspect, "TRAINING_ROLLOUTS", 10)
 
 
 def test_rank_correlations_are_means_over_batches() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from cclf.algorithms.rainbow.noise import CounterBasedRNG, mix, normal
+from cclf.algorithms.rainbow.noise import CounterBasedRNG, mix
 
 CPU = torch.device("cpu")
 
@@ -56,7 +56,7 @@ def test_a_number_depends_on_key_index_name_and_place_alone():
     assert len(flat.unique()) == len(flat)
 
 
-def test_uniform_and_normal_numbers_have_their_moments():
+def test_uniform_numbers_have_their_moments():
     uniform = torch.cat(
         [sample({"x": (1000,)}, [5, 6], index)["x"].flatten() for index in range(50)]
     )
@@ -65,10 +65,6 @@ def test_uniform_and_normal_numbers_have_their_moments():
     assert abs(uniform.mean() - 0.5) < 0.005
     assert abs(uniform.var() - 1 / 12) < 0.002
     assert abs(np.corrcoef(uniform[:-1], uniform[1:])[0, 1]) < 0.01
-    gauss = normal(uniform)
-    assert abs(gauss.mean()) < 0.02
-    assert abs(gauss.std() - 1.0) < 0.02
-    assert abs((gauss**4).mean() - 3.0) < 0.15
 
 
 def test_runs_and_indices_are_uncorrelated():

@@ -63,7 +63,7 @@ def test_order_of_a_step(bug):
 
     assert events[44:51] == events_of(12)
     assert events[-8:] == [*events_of(15), ("update_target", None)]
-    assert (learner.agent_steps, learner.updates) == (15, 4)
+    assert (learner.batch.agent_steps, learner.updates) == (15, 4)
 
 
 def test_updates_of_a_step_have_different_random_numbers():

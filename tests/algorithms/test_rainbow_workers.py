@@ -100,7 +100,7 @@ def test_a_finished_run_does_not_delay_a_new_one(tmp_path, straight):
     shutil.copytree(straight[0][0], folders[0])
     learners = run_both(folders)
     assert learners[0].batch is not learners[1].batch
-    assert learners[1].agent_steps == 24
+    assert learners[1].batch.agent_steps == 24
     assert tables(folders[1]) == tables(straight[0][1])
 
 
@@ -111,7 +111,7 @@ def test_a_larger_budget_continues_finished_runs_as_a_batch(tmp_path, straight):
     longer = [replace(config, run=replace(config.run, env_steps=30)) for config in CONFIGS]
     learners = run_both(folders, configs=longer)
     assert learners[0].batch is learners[1].batch
-    assert [learner.agent_steps for learner in learners] == [30, 30]
+    assert learners[0].batch.agent_steps == 30
 
 
 def test_games_in_workers_equal_games_in_this_process():

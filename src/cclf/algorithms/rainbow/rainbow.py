@@ -274,12 +274,12 @@ class RainbowLoss(nn.Module):
         return equations.project_categorical(probabilities, base + bootstrap * support, support)
 
     def _view_losses(self, outputs: Tensor, action: Tensor, target: Tensor) -> Tensor:
-        """(V, B): the cross-entropy of C51, or the Huber loss of plain Q values."""
+        """(V, B): the cross-entropy of C51, - sum_i m_i log p_i, or the Huber loss of Q values."""
         views, batch = outputs.shape[:2]
         taken = gather_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
         if target.shape[1] == 1:
             return F.huber_loss(taken, target.expand_as(taken), reduction="none").squeeze(2)
-        return equations.cross_entropy(target, taken.log_softmax(2))
+        return -(target * taken.log_softmax(2)).sum(2)
 
     def _priority(self, batch: GameBatch, appraisal: Appraisal[Tensor], losses: Tensor) -> Tensor:
         by_curiosity = self.framework.priority(batch.priority, appraisal)
