@@ -83,9 +83,9 @@ def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tenso
     """Backward pass through ReLU and bias, channels last: the gradient where `outputs` (N, C, H, W)
     are positive, and its sum per channel (C,) in float32 or float64."""
     if use_triton(gradient):
-        from cclf.kernels import relu_bias_backward_triton
+        from cclf.kernels import first_convolution_triton
 
-        return relu_bias_backward_triton.relu_bias_backward(gradient, outputs)
+        return first_convolution_triton.relu_bias_backward(gradient, outputs)
     masked = torch.where(outputs > 0, gradient, 0.0).contiguous(memory_format=torch.channels_last)
     return masked, masked.sum((0, 2, 3), dtype=torch.promote_types(masked.dtype, torch.float32))
 
