@@ -16,7 +16,7 @@ from cclf.algorithms.registry import make_agent, make_learner
 from cclf.envs.make import make_env
 from cclf.storage.checkpoint import Checkpoints
 from cclf.storage.safe_loading import load_state
-from cclf.training.evaluation import EvaluationStoppedError, evaluate_games, wait_for_evaluation
+from cclf.training.evaluation import evaluate_games, wait_for_evaluation
 from rainbow_inputs import CPU, batched_learner, games_in, learner_of, step_all, tiny
 from tiny_runs import differing, make_learners, run, tables
 
@@ -86,26 +86,7 @@ def test_the_next_observation_is_that_of_the_games(task, steps):
     assert ends > 4
 
 
-@pytest.mark.quick("cclf")
-@pytest.mark.parametrize("method", ["rainbow", "cclf"])
-def test_batched_runs_equal_each_run_alone(method):
-    configs = [tiny(method, seed=seed) for seed in (1, 2, 3)]
-    together = batched_learner(configs)
-    step_all(together, 20)
-    for run_of_batch, config in zip(together.runs, configs, strict=True):
-        alone = batched_learner([config])
-        step_all(alone, 20)
-        one, two = run_of_batch.state_dict(), alone.runs[0].state_dict()
-        for name in ("frames", "actions", "rewards", "ended", "ages"):
-            assert torch.equal(one["replay"][name], two["replay"][name]), name
-        assert not differing(one["env"], two["env"])
-        close(one["algorithm"]["networks"], two["algorithm"]["networks"])
-        torch.testing.assert_close(
-            one["replay"]["priorities"], two["replay"]["priorities"], rtol=1e-4, atol=1e-5
-        )
-    assert not torch.equal(together.replay.frames[0], together.replay.frames[1])
-
-
+@pytest.mark.slow("algorithms/test_rainbow.py::test_batched_updates_equal_those_of_each_run_alone")
 def test_games_with_other_actions_and_coefficients_equal_each_run_alone():
     configs = [
         tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4}) for game in ("Freeway", "Alien")
@@ -279,11 +260,6 @@ def test_epsilon_of_one_is_random_and_the_first_episode_is_recorded():
     assert result.pictures[0].shape == (100, 100, 3)
     greedy = wait_for_evaluation(evaluate_games(game(), Scripted(), range(1, 9), 0.0, 2))
     assert result.returns != greedy.returns
-
-
-def test_an_evaluation_can_be_stopped():
-    with pytest.raises(EvaluationStoppedError):
-        wait_for_evaluation(evaluate_games(game(), Scripted(), [1], 0.0, 2), lambda: True)
 
 
 def test_evaluation_has_no_noise_and_does_not_change_training():

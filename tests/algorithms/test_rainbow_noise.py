@@ -65,15 +65,3 @@ def test_uniform_numbers_have_their_moments():
     assert abs(uniform.mean() - 0.5) < 0.005
     assert abs(uniform.var() - 1 / 12) < 0.002
     assert abs(np.corrcoef(uniform[:-1], uniform[1:])[0, 1]) < 0.01
-
-
-def test_runs_and_indices_are_uncorrelated():
-    numbers = CounterBasedRNG({"x": (4000,)}, CPU)
-    rows = torch.cat(
-        [
-            numbers.uniform(torch.tensor([1, 2, 2**62 + 1]), torch.tensor(index))
-            for index in range(4)
-        ]
-    )
-    correlation = torch.corrcoef(rows) - torch.eye(12)
-    assert correlation.abs().max() < 0.07

@@ -128,6 +128,20 @@ def test_runs_without_a_common_checkpoint_resume_separately(tmp_path, undisturbe
     assert len(rows(folder(tmp_path, 2) / "final.csv")) == 1
 
 
+def test_a_larger_budget_continues_finished_runs_as_a_batch(tmp_path, undisturbed, monkeypatch):
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    batches, inner = [], BatchedLearner.step
+    monkeypatch.setattr(
+        BatchedLearner,
+        "step",
+        lambda self, *rest: batches.append(len(self.runs)) or inner(self, *rest),
+    )
+    code, _, err = train(tmp_path, "--env-steps", "40")
+    assert code == 0, err
+    assert batches == [2] * 4
+    assert [newest(tmp_path, seed) for seed in SEEDS] == [40, 40]
+
+
 def rewind(checkpoints, agent_steps):
     checkpoints.load(agent_steps=agent_steps)
     checkpoints.discard_later(agent_steps)
@@ -162,7 +176,7 @@ PHASES = {
 }
 
 
-@pytest.mark.quick("an update", "a checkpoint")
+@pytest.mark.quick("an update", "the evaluation of the second run")
 @pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, phase

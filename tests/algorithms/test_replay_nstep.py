@@ -57,15 +57,6 @@ def test_transition_inside_an_episode_by_hand():
     assert (found.continuation.item(), found.action.item(), found.slot.item()) == (1.0, 0, 5)
 
 
-def test_frames_before_the_episode_are_zero():
-    replay = make()
-    play(replay, [4, 10])
-    assert frames_of(at(replay, 4).observation) == [0, 0, 0, 5]
-    assert frames_of(at(replay, 5).observation) == [0, 0, 5, 6]
-    assert frames_of(at(replay, 4).next_observation) == [5, 6, 7, 8]
-    assert frames_of(at(replay, 0).observation) == [0, 0, 0, 1]
-
-
 @pytest.mark.parametrize("bug", [False, True])
 def test_frames_and_rewards_after_the_end_are_zero(bug):
     """An episode of six steps: it ends within three steps of slots 3, 4 and 5; with the bug slot 2 has no
@@ -143,12 +134,6 @@ def sampled_slots(replay, count=4000):
     return replay.sample(uniform.double()).slot[0]
 
 
-def test_only_steps_with_n_newer_ones_are_sampled():
-    replay = make()
-    play(replay, [10])
-    assert set(sampled_slots(replay).tolist()) == set(range(10 - N))
-
-
 def test_wrapped_buffer_samples_no_overwritten_history():
     replay = make(capacity=20)
     play(replay, [7] * 9 + [4])  # 67 steps in 24 slots
@@ -206,13 +191,6 @@ def test_sampling_by_blocks_equals_one_cumulative_sum():
     expected = torch.searchsorted(ends, targets, right=True)
     assert (expected // 256).unique().tolist() == [0, 1, 2, 3]
     assert torch.equal(replay.sample(uniform).slot, expected)
-
-
-def test_equal_priorities_are_uniform_replay():
-    replay = make(capacity=40)
-    play(replay, [40])
-    counts = torch.bincount(sampled_slots(replay, 40_000))
-    assert counts.max() - counts.min() <= 2
 
 
 def test_new_steps_have_the_largest_priority_so_far():
