@@ -50,19 +50,6 @@ def loss_of(config, batch, dtype=F64, beta=0.6, prepare=lambda _: None):
 # The network
 
 
-def test_the_data_efficient_network_has_576_features_and_sees_pixels_up_to_74():
-    encoder = GameEncoder(4, 84, "data-efficient")
-    images = torch.rand(2, 4, 84, 84, requires_grad=True)
-    features = encoder(images)
-    features.sum().backward()
-    seen = images.grad.abs().sum((0, 1)) > 0
-    assert features.shape == (2, 576)
-    assert encoder.visible_pixels == 75
-    assert seen[:75, :75].all()
-    assert not seen[75:].any()
-    assert not seen[:, 75:].any()
-
-
 @pytest.mark.parametrize(("kind", "pixels"), [("nature", 40), ("data-efficient", 30)])
 def test_patches_times_a_matrix_are_convolutions(kind, pixels):
     encoder = GameEncoder(4, pixels, kind).double()

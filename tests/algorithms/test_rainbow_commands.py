@@ -145,15 +145,6 @@ def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, ex
     assert told == [expected] * (expected is not None)
 
 
-@pytest.mark.parametrize(("task", "precision"), [("atari/Pong", "tf32"), ("toy/reach-1d", "bf16")])
-def test_precisions_of_a_gpu_are_refused_without_one(tmp_path, task, precision):
-    result = cclf(
-        "train", task, "--precision", precision, "--device", "cpu", "--out", str(tmp_path)
-    )
-    assert_refused(result, f"precision={precision} conflicts with device=cpu")
-    assert not list(tmp_path.iterdir())
-
-
 def test_tasks_of_different_algorithms_do_not_train_together():
     assert_refused(cclf("train", "atari/Pong", "--with-tasks", "toy/reach"), "different algorithms")
     assert_refused(

@@ -47,16 +47,6 @@ def at(replay, slot):
     return type(batch := replay.gather(torch.tensor([[slot]])))(*(part[0, 0] for part in batch))
 
 
-def test_transition_inside_an_episode_by_hand():
-    replay = make()
-    play(replay, [12])
-    found = at(replay, 5)
-    assert frames_of(found.observation) == [3, 4, 5, 6]
-    assert frames_of(found.next_observation) == [6, 7, 8, 9]
-    assert (found.reward.item(), found.n_step_return.item()) == (5.0, 5 + 0.5 * 6 + 0.25 * 7)
-    assert (found.continuation.item(), found.action.item(), found.slot.item()) == (1.0, 0, 5)
-
-
 @pytest.mark.parametrize("bug", [False, True])
 def test_frames_and_rewards_after_the_end_are_zero(bug):
     """An episode of six steps: it ends within three steps of slots 3, 4 and 5; with the bug slot 2 has no
@@ -214,25 +204,6 @@ def test_last_priority_of_a_duplicate_slot_counts():
     )
     assert replay.priorities[0, [2, 5]].tolist() == pytest.approx([0.4, 0.2])
     assert replay.priorities[1, [1, 3, 4]].tolist() == pytest.approx([0.6, 0.7, 0.8])
-
-
-def test_runs_do_not_mix():
-    replay = make(runs=2)
-    for number in range(10):
-        replay.add(
-            torch.stack([torch.full((2, 2), number), torch.full((2, 2), 100 + number)]).to(
-                torch.uint8
-            ),
-            torch.tensor([number, 2 * number]),
-            torch.tensor([number, number % 5]),
-        )
-        replay.add_reward(torch.tensor([1.0, 2.0]), torch.tensor([False, number == 4]))
-    batch = replay.gather(torch.tensor([[5, 2], [5, 2]]))
-    assert frames_of(batch.observation[0, 0]) == [2, 3, 4, 5]
-    assert frames_of(batch.observation[1, 0]) == [0, 0, 0, 105]
-    assert batch.continuation.tolist() == [[1, 1], [1, 0]]
-    assert batch.n_step_return[1].tolist() == [3.5, 3.5]
-    assert batch.action.tolist() == [[5, 2], [10, 4]]
 
 
 @pytest.mark.parametrize("bug", [False, True])

@@ -150,13 +150,6 @@ def test_ninth_channel_is_packed_under_eight_taps(border: int) -> None:
     assert torch.equal(packed[:, 8:].flatten(2), patches[:, :8])
 
 
-def test_packed_frames_keep_more_than_nine_channels() -> None:
-    frames = torch.randint(256, (2, 12, 10, 10), dtype=torch.uint8)
-    packed = first_convolution.unpacked(first_convolution.pack(frames))
-    assert torch.equal(packed[:, :12].float(), frames.float())
-    assert (packed[:, 12:] == 0).all()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [3, 9, 12])
 @pytest.mark.parametrize("border", [0, 1, 3, 4])
@@ -265,13 +258,6 @@ def test_fused_encoder_is_deterministic() -> None:
             other = torch.tanh(other @ other)
         for found, wanted in zip(once(), first, strict=True):
             assert torch.equal(found, wanted)
-
-
-def test_fused_encoder_does_not_support_a_cpu() -> None:
-    layers = make_layers(torch.float32)
-    frames = first_convolution.pack(torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8))
-    crops = LazyCrops(frames, torch.arange(2), torch.zeros(2, 2, dtype=torch.int64), 84)
-    assert not fused_encoder.is_supported(crops, layers)
 
 
 def first_layer_by_patches(
