@@ -21,7 +21,6 @@ from cclf.curiosity import (
     ForwardPrediction,
     PredictedMeasure,
     RandomDistillation,
-    RunningMean,
     Transitions,
     find_measure,
 )
@@ -97,14 +96,6 @@ def test_absolute_belief_by_hand() -> None:
     )
 
 
-def test_running_mean_is_unbiased_from_its_first_value_on() -> None:
-    mean = RunningMean(2)
-    for value in (3.0, 5.0):
-        mean.update(torch.tensor([value, -value]))
-    expected = (0.99 * 3.0 + 5.0) / 1.99
-    torch.testing.assert_close(mean.value, torch.tensor([expected, -expected]))
-
-
 def test_keys_are_features_normalized_by_their_running_moments() -> None:
     measure = built("rnd")
     given = transitions(torch.randn(400, 5))
@@ -175,22 +166,6 @@ def test_what_is_seen_often_loses_its_curiosity_and_what_is_new_has_it(name: str
 
 
 # Controls
-
-
-@pytest.mark.parametrize("name", ["absolute", "rnd", "forward"])
-def test_controls_have_the_beliefs_of_their_measure_in_another_order_or_their_mean(
-    name: str,
-) -> None:
-    measure, shuffled, even = (
-        find_measure(f"{name}{control}") for control in ("", "-shuffled", "-even")
-    )
-    assert [each.needs_permutation for each in (measure, shuffled, even)] == [False, True, False]
-    assert isinstance(shuffled, type(measure))
-    beliefs, order = torch.rand(1, 6), torch.tensor([3, 0, 5, 1, 2, 4])
-    mixed = shuffled.transform(beliefs, order)
-    assert torch.equal(mixed, beliefs[:, order])
-    assert torch.equal(mixed.sort().values, beliefs.sort().values)
-    torch.testing.assert_close(even.transform(beliefs, None), beliefs.mean().expand(1, 6))
 
 
 class Mine(CuriosityMeasure):

@@ -108,8 +108,8 @@ def paired_convolutions(
     """The features of `reference_convolutions` in `dtype`, flattened from (N, rows, columns + 1, O).
     `prepare`, `backward` and `prepare_fused` may be compiled versions."""
     crops = images if isinstance(images, LazyCrops) else full_frame_crops(images)
-    functions = (prepare, backward, prepare_fused)
-    return paired_split(crops, layers, len(crops.image_index), dtype, *functions)[0]
+    count = len(crops.image_index)
+    return paired_split(crops, layers, count, dtype, prepare, backward, prepare_fused)[0]
 
 
 def paired_split(

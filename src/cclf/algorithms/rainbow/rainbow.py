@@ -54,18 +54,16 @@ class TdLosses(NamedTuple):
     target: Tensor  # (B, N)
 
 
-METRICS = """
-    q_loss q_mean target_mean contrastive_loss reward_mean n_step_return_mean ended_share
-    importance_weight_mean bonus_mean bonus_max reward_running_max bonus_running_max
-    curiosity_mean curiosity_std next_curiosity_mean second_view_weight priority_mean
-    chosen_view_1 chosen_view_2 chosen_view_3 chosen_view_4
-"""
-
-
 class RainbowLoss(nn.Module):
     """The networks of one run, and the loss of its next update."""
 
-    metric_names: tuple[str, ...] = tuple(METRICS.split())
+    metric_names: tuple[str, ...] = (
+        "q_loss", "q_mean", "target_mean", "contrastive_loss", "reward_mean", "n_step_return_mean",
+        "ended_share", "importance_weight_mean", "bonus_mean", "bonus_max", "reward_running_max",
+        "bonus_running_max", "curiosity_mean", "curiosity_std", "next_curiosity_mean",
+        "second_view_weight", "priority_mean", "chosen_view_1", "chosen_view_2", "chosen_view_3",
+        "chosen_view_4",
+    )  # fmt: skip
 
     def __init__(self, config: Config[RainbowConfig], num_actions: int):
         super().__init__()
@@ -139,7 +137,15 @@ class RainbowLoss(nn.Module):
         appraisal = self.framework.appraise(
             views, next_views, batch.reward, env_steps, self.query, self.key, noise.permutation
         )
-        loss_appraisal = self._without_augmentation(appraisal, batch) if original else appraisal
+        loss_appraisal = appraisal
+        if original:  # one view of weight 1: the frames themselves
+            one = torch.ones_like(appraisal.weights[:1])
+            loss_appraisal = appraisal._replace(
+                views=batch.observation[None],
+                weights=one,
+                next_views=batch.next_observation[None],
+                next_weights=one,
+            )
 
         # Eq. (1), (2) and (7)
         td = self.td_losses(loss_appraisal, batch, noise, action_mask, features, next_features)
@@ -216,18 +222,6 @@ class RainbowLoss(nn.Module):
         assert self.momentum_projection is not None, "curiosity needs the contrastive head"
         z: Tensor = self.momentum_projection(self.momentum_encoder(images))
         return z
-
-    def _without_augmentation(
-        self, appraisal: Appraisal[Tensor], batch: GameBatch
-    ) -> Appraisal[Tensor]:
-        """The appraisal for a Q loss on the frames themselves: one view of weight 1."""
-        one = torch.ones_like(appraisal.weights[:1])
-        return appraisal._replace(
-            views=batch.observation[None],
-            weights=one,
-            next_views=batch.next_observation[None],
-            next_weights=one,
-        )
 
     def _outputs(
         self, features: Tensor, views: Tensor, noise: HeadNoise, action_mask: Tensor
