@@ -9,10 +9,11 @@ import pytest
 
 from cclf import cli
 from cclf.algorithms.a2c import inspect as a2c_inspect
-from cclf.algorithms.a2c.inspect import probe
+from cclf.algorithms.a2c.inspect import episode_steps, probe
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
 from cclf.inspection.probe import rank_correlations
+from cclf.types import Rollout
 from test_absolute_curiosity import ENV_STEPS
 from tiny_runs import CPU, tiny_config, tiny_options
 
@@ -35,6 +36,14 @@ def test_rank_correlations_are_means_over_batches() -> None:
     assert found["r"].low == pytest.approx(-0.9)
     assert found["r"].high == pytest.approx(1.0)
     assert rank_correlations({"c": [np.zeros(5)]}, {"q": [up]})["c"]["q"].batches == 0
+
+
+def test_episode_steps_are_unknown_until_an_episode_ends() -> None:
+    ended = np.array([[False, True], [False, False], [True, False], [False, False]])
+    unused = np.zeros(0)
+    rollouts = [Rollout(unused, unused, unused, part) for part in (ended[:2], ended[2:])]
+    expected = [[np.nan, np.nan], [np.nan, 0], [np.nan, 1], [0, 2]]
+    np.testing.assert_array_equal(episode_steps(rollouts), np.ravel(expected))
 
 
 def test_forward_ranks_as_its_error_and_rarity_as_the_number_of_sightings() -> None:

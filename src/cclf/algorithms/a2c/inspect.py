@@ -87,7 +87,7 @@ def sample_rollouts(
             permutation = torch.from_numpy(random.permutation(batch_size))
         parts.append(columns(a2c, rollout, env_steps, permutation))
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return table | {"step": _episode_steps(rollouts)}
+    return table | {"step": episode_steps(rollouts)}
 
 
 def _next_rollouts(learner: RolloutLearner, count: int) -> list[Rollout]:
@@ -133,7 +133,7 @@ def _frequency(identity: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _episode_steps(rollouts: Sequence[Rollout]) -> np.ndarray:
+def episode_steps(rollouts: Sequence[Rollout]) -> np.ndarray:
     """The agent steps since the episode of each sample began; nan for episodes under way at the
     start."""
     ended = np.concatenate([rollout.ended for rollout in rollouts])
@@ -243,7 +243,7 @@ def probe(
     same = first_duplicate(np.concatenate([table["observation"] for table in first])).numpy()
     values = {
         "td": [table["td_error"] for table in first],
-        "step": np.split(_episode_steps(rollouts), num_batches),
+        "step": np.split(episode_steps(rollouts), num_batches),
         "rarity": np.split(-_frequency(same).astype(float), num_batches),
     }
     if "error" in quantities:
