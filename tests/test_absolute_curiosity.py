@@ -54,18 +54,6 @@ def transitions(observations: Tensor, ended: list[bool] | None = None) -> Transi
     return Transitions(observations, frequency, rows, rows + 1, action, was_last)
 
 
-def learn(measure: PredictedMeasure, given: Transitions, updates: int) -> Tensor:
-    """Train on the same transitions; the last curiosity (2, B)."""
-    optimizer = torch.optim.Adam(measure.predictor.parameters(), lr=1e-2)
-    for _ in range(updates):
-        query, key, loss = measure.answers(given)
-        measure.observe(query, key)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return curiosity(measure, given)
-
-
 @torch.no_grad()
 def curiosity(measure: PredictedMeasure, given: Transitions) -> Tensor:
     measure.eval()
@@ -129,40 +117,6 @@ def test_rnd_asks_about_o_t_and_what_followed_and_forward_about_the_transition()
 
 
 # Properties
-
-
-@pytest.mark.parametrize("name", PREDICTED)
-def test_curiosity_lies_in_0_to_1_and_keeps_its_spread_as_errors_shrink(name: str) -> None:
-    measure = built(name)
-    observations = torch.randn(65, 5)
-    early = learn(measure, transitions(observations), 20)
-    first_scale = float(measure.mean_distance.value)
-    late = learn(measure, transitions(observations), 600)
-    for found in (early, late):
-        assert float(found.min()) >= 0.0
-        assert float(found.max()) <= 1.0
-    assert float(measure.mean_distance.value) < first_scale / 4.0
-    assert float(late.std()) > 0.5 * float(early.std()) > 0.05
-
-
-@pytest.mark.parametrize("name", PREDICTED)
-def test_what_is_seen_often_loses_its_curiosity_and_what_is_new_has_it(name: str) -> None:
-    """Among others, so that s does not shrink with the one error."""
-    measure = built(name)
-    torch.manual_seed(1)
-    often, new = torch.randn(1, 5), 3.0 * torch.randn(1, 5)
-    optimizer = torch.optim.Adam(measure.predictor.parameters(), lr=1e-3)
-    for _ in range(300):
-        given = transitions(torch.cat([often.expand(33, -1), torch.randn(32, 5)]))
-        query, key, loss = measure.answers(given)
-        measure.observe(query, key)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    given = transitions(torch.cat([often, often, new]))
-    seen, unseen = curiosity(measure, given)[1].tolist()
-    assert seen < 0.1
-    assert unseen > 0.9
 
 
 # Controls

@@ -173,7 +173,7 @@ PHASES = {
 }
 
 
-@pytest.mark.quick("an update", "the evaluation of the second run")
+@pytest.mark.quick("the evaluation of the second run")
 @pytest.mark.parametrize("phase", PHASES)
 def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
     tmp_path, undisturbed, monkeypatch, phase
