@@ -165,7 +165,7 @@ class A2C:
             )
             bonus = appraisal.bonus
             if self.settings.bonus_place == "centred-reward":
-                # So that the reward has no part that pays for long episodes whatever is seen in them.
+                # A bonus with a positive mean would reward long episodes, whatever is observed.
                 self.bonus_mean.update(bonus.mean())
                 bonus = bonus - self.bonus_mean.value
             if self.settings.bonus_place == "advantage":
@@ -236,22 +236,23 @@ class A2C:
         if framework.method.negatives == "distinct":
             flat = rollout.observation.reshape(-1, 147)
             duplicates = first_duplicate(flat[:batch_size]), first_duplicate(flat[-batch_size:])
-        asked, answers, prediction_loss = query.detach(), key, None
+        # What the measure compares: by default the query and the key of the contrastive loss.
+        queries, keys, prediction_loss = query.detach(), key, None
         views, next_views = current, following
         if self.predicted is not None:
-            found = self.predicted.answers(self.transitions(rollout))
-            asked, answers = found.query.flatten(0, 1), found.key.flatten(0, 1)
-            prediction_loss = found.loss
+            prediction = self.predicted.answers(self.transitions(rollout))
+            queries, keys = prediction.query.flatten(0, 1), prediction.key.flatten(0, 1)
+            prediction_loss = prediction.loss
             views, next_views = torch.arange(2 * batch_size).chunk(2)
         if isinstance(framework.measure, AbsoluteMeasure):
-            framework.measure.observe(asked[batch_size:], answers[batch_size:])
+            framework.measure.observe(queries[batch_size:], keys[batch_size:])
         appraisal = framework.appraise(
             Views(ViewIndex(views.expand(2, -1)), first_duplicate=duplicates[0]),
             Views(ViewIndex(next_views.expand(2, -1)), first_duplicate=duplicates[1]),
             reward,
             env_steps,
-            encode_query=lambda view: asked[view.rows],
-            encode_key=lambda view: answers[view.rows],
+            encode_query=lambda view: queries[view.rows],
+            encode_key=lambda view: keys[view.rows],
             permutation=permutation,
         )
         if not framework.method.contrastive:
