@@ -100,9 +100,7 @@ def test_pt2_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
     frames = torch.from_numpy(
         np.random.default_rng(0).integers(0, 256, (5, 2, 25, 25), dtype=np.uint8)
     )
-    torch.testing.assert_close(
-        policy(frames), agent.policy.evaluation_values(frames), rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(policy(frames), agent.policy.q_network(frames), rtol=0, atol=1e-5)
     assert torch.equal(policy(frames).argmax(1), agent.policy.evaluation_action(frames))
     agent.close()
     assert metadata["output"] == {"name": "q_values", "dtype": "float32", "shape": ["batch", 3]}
