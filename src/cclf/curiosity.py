@@ -297,12 +297,3 @@ def _find_measure(name: str) -> CuriosityMeasure:
             f"curiosity={name} is no cclf.curiosity.CuriosityMeasure but {type(measure).__name__}"
         )
     return measure
-
-
-def sample_permutation(batch: int, generator: torch.Generator) -> Tensor:
-    """A random permutation (B,), by sorting random numbers, which a CUDA graph can capture.
-
-    >>> sample_permutation(4, torch.Generator().manual_seed(1)).sort().values
-    tensor([0, 1, 2, 3])
-    """
-    return torch.rand(batch, generator=generator, device=generator.device).argsort()

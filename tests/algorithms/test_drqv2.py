@@ -15,8 +15,7 @@ from cclf.algorithms.common import inspection
 from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.drqv2 import ALGORITHM
 from cclf.algorithms.drqv2 import presets as drqv2_presets
-from cclf.algorithms.drqv2.drqv2 import DrQv2
-from cclf.algorithms.drqv2.equations import noise_std
+from cclf.algorithms.drqv2.drqv2 import DrQv2, noise_std
 from cclf.algorithms.registry import algorithms, make_learner
 from cclf.cli import main
 from cclf.data.replay import Replay

@@ -15,7 +15,7 @@ import torch
 import cclf
 import own_encoders
 from cclf import cli, plugins, presets
-from cclf.algorithms.common.custom_encoder import CustomEncoder
+from cclf.algorithms.common.pixel_encoder import CustomEncoder
 from cclf.algorithms.registry import make_learner
 from cclf.analysis.variants import run_key
 from cclf.commands.train import next_commands

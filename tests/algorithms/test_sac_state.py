@@ -10,7 +10,7 @@ from test_sac import to_double as doubled
 from torch import nn
 
 import reference_sac
-from cclf.algorithms.sac.networks import StateEncoder
+from cclf.algorithms.sac.networks import LinearStateEncoder
 from cclf.algorithms.sac.presets import METHODS
 from cclf.algorithms.sac.sac import SAC
 from cclf.data.augmentations import lazy_noise
@@ -69,7 +69,7 @@ def test_update_equals_the_reference(method):
 def test_there_is_no_convolution_and_actor_and_critic_share_the_layer():
     sac = make_sac("cclf")
     assert not any(isinstance(module, nn.Conv2d) for module in sac.networks.modules())
-    assert isinstance(sac.critic.encoder.convolutions, StateEncoder)
+    assert isinstance(sac.critic.encoder.convolutions, LinearStateEncoder)
     assert sac.critic.encoder.convolutions.fc.in_features == NUMBERS
     stacked = dataclasses.replace(
         tiny("cclf"), env=dataclasses.replace(tiny("cclf").env, frame_stack=4)

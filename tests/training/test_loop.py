@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.algorithms.common import agent
+from cclf.algorithms.common import off_policy
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
@@ -218,7 +218,7 @@ def test_deepmind_control_resumes_exactly(tmp_path):
         "dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent, "evaluate", mean)  # it would render 250 frames
+        patch.setattr(off_policy, "evaluate", mean)  # it would render 250 frames
         whole, parts = uninterrupted_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
@@ -302,7 +302,7 @@ def test_evaluation_between_steps_has_the_same_results(uninterrupted, tmp_path, 
             during_evaluation.append(self.pending_evaluation is not None) or original(self)
         ),
     )
-    monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
+    monkeypatch.setattr(off_policy, "evaluates_between_steps", lambda *_: True)
     between, finished = run(tiny_config(), tmp_path)
     assert finished
     assert sum(during_evaluation) > 20, "training went on during the evaluations"

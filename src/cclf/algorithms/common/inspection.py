@@ -15,7 +15,6 @@ from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
 from cclf.config import Config
 from cclf.data.augmentations import PixelViews, crop
 from cclf.data.replay import Replay
-from cclf.errors import ConfigError
 from cclf.framework import Appraisal
 from cclf.inspection.records import About, Gallery, Measure
 from cclf.inspection.samples import (
@@ -32,9 +31,8 @@ from cclf.inspection.samples import (
     restored_maxima,
     transition_curiosity,
 )
-from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import Generators, derive
-from cclf.types import Batch, StateDict
+from cclf.types import Batch
 
 Algorithm = PixelActorCritic[OffPolicySettings]
 
@@ -80,18 +78,6 @@ def gallery(
         f"training, in batches of {batch_size}.",
         remarks=_remarks(algorithm, table),
     )
-
-
-def load_replay(config: Config[OffPolicySettings], state: StateDict) -> Replay:
-    """The replay of a checkpoint, in main memory."""
-    slots, action_dim = state["actions"].shape
-    if not state["live"].any():
-        raise ConfigError("the replay of this run is still empty: train it first")
-    shape, stack = tuple(state["frames"].shape[1:]), config.env.frame_stack
-    returns = (config.algorithm.n_steps, config.algorithm.discount)
-    replay = Replay(slots, shape, action_dim, stack, None, torch.device("cpu"), *returns)
-    load_state(replay, state, "learner/replay")
-    return replay
 
 
 def appraise(

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
-from cclf.algorithms.common.custom_encoder import make_pixel_encoder
-from cclf.algorithms.common.export import GreedyPolicy
 from cclf.algorithms.common.observations import PixelObservations, UpdateNoise
 from cclf.algorithms.common.optimizers import (
     backward_and_step,
@@ -23,13 +21,13 @@ from cclf.algorithms.common.optimizers import (
     trainable_parameters,
 )
 from cclf.algorithms.common.pixel_actor_critic import (
+    GreedyPolicy,
     PixelActorCritic,
     appraise_encoded,
     twin_q_loss,
 )
-from cclf.algorithms.common.pixel_encoder import ConvEncoder
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, make_pixel_encoder
 from cclf.algorithms.drqv2.config import Drqv2Config
-from cclf.algorithms.drqv2.equations import noise_std, noisy_action
 from cclf.algorithms.drqv2.networks import DrQv2Actor, DrQv2Critic, initialize
 from cclf.config import Config
 from cclf.data.augmentations import LazyCrops, ViewIndex
@@ -39,6 +37,36 @@ from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, UpdateResult
 
 PIXEL_OFFSET = 0.5  # the encoder's input is x / 255 - 0.5
+ACTION_LIMIT = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
+
+
+def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: int) -> Tensor:
+    """Standard deviation of the noise on actions after `agent_steps`.
+
+        σ(t) = σ_first + min(t / T, 1) (σ_last − σ_first)
+
+    >>> noise_std(torch.tensor([0.0, 50.0, 100.0, 200.0]), first=1.0, last=0.1, fade_agent_steps=100)
+    tensor([1.0000, 0.5500, 0.1000, 0.1000])
+    """
+    share = torch.clamp(agent_steps / fade_agent_steps, 0.0, 1.0)
+    return (1.0 - share) * first + share * last
+
+
+def noisy_action(
+    mean: Tensor, noise: Tensor, std: Tensor, noise_clip: float | None = None
+) -> Tensor:
+    """The policy's mean plus clipped noise, clamped to [-1, 1] without effect on the gradient.
+
+        a = clamp(μ + clip(σ ε, −c, c), −1, 1)        ∂a/∂μ = 1
+
+    >>> noisy_action(torch.tensor([0.0, 0.5, 0.5]), torch.tensor([1.0, -1.0, 9.0]), torch.tensor(0.4), 0.25)
+    tensor([0.2500, 0.2500, 0.7500])
+    """
+    offset = noise * std
+    if noise_clip is not None:
+        offset = offset.clamp(-noise_clip, noise_clip)
+    action = mean + offset
+    return action - action.detach() + action.detach().clamp(-ACTION_LIMIT, ACTION_LIMIT)
 
 
 class DrQv2Features(NamedTuple):

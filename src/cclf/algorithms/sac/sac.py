@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
-from cclf.algorithms.common.custom_encoder import make_pixel_encoder
-from cclf.algorithms.common.export import GreedyPolicy
 from cclf.algorithms.common.observations import (
     LazyViews,
     PixelObservations,
@@ -30,14 +28,15 @@ from cclf.algorithms.common.optimizers import (
     trainable_parameters,
 )
 from cclf.algorithms.common.pixel_actor_critic import (
+    GreedyPolicy,
     PixelActorCritic,
     appraise_encoded,
     detached,
     twin_q_loss,
 )
-from cclf.algorithms.common.pixel_encoder import EncoderHead
+from cclf.algorithms.common.pixel_encoder import EncoderHead, make_pixel_encoder
 from cclf.algorithms.sac.config import SacConfig
-from cclf.algorithms.sac.networks import Encoder, SacActor, SacCritic, StateEncoder
+from cclf.algorithms.sac.networks import Encoder, LinearStateEncoder, SacActor, SacCritic
 from cclf.config import Config
 from cclf.data.augmentations import ViewIndex
 from cclf.framework import Appraisal, Framework
@@ -153,7 +152,7 @@ class SAC(PixelActorCritic[SacConfig]):
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
             convolutions = (
-                StateEncoder(stacked_dim, settings.hidden_dim)
+                LinearStateEncoder(stacked_dim, settings.hidden_dim)
                 if state_dim
                 else make_pixel_encoder(config, wrap)
             )
