@@ -74,15 +74,6 @@ def test_shuffled_curiosity_is_the_same_numbers_in_another_order_in_every_use() 
         assert torch.equal(others.views[1, sample], views_of(1).inputs[view, sample])
 
 
-def test_the_contrastive_loss_is_weighted_by_the_shuffled_one() -> None:
-    mixed = framework_of("shuffled")
-    weights = appraised(mixed, ORDER).curiosity
-    query, key = views_of(3).inputs[:2]
-    own = [mixed.contrastive_loss(query, key, one) for one in torch.eye(BATCH).double()]
-    expected = (weights * torch.stack(own)).sum() / weights.sum()
-    close(mixed.contrastive_loss(query, key, weights), expected)
-
-
 def test_even_curiosity_is_constant_with_the_mean_of_the_papers() -> None:
     own, level = appraised(framework_of("belief")), appraised(framework_of("even"))
     for name in ("curiosity", "next_curiosity"):
@@ -90,11 +81,6 @@ def test_even_curiosity_is_constant_with_the_mean_of_the_papers() -> None:
     assert level.bonus.unique().numel() == 1
     assert level.selected_view.tolist() == level.next_selected_view.tolist() == [1] * BATCH
     assert torch.equal(level.views, views_of(1).inputs[:2])
-
-
-def test_shuffling_without_an_order_says_what_is_missing() -> None:
-    with pytest.raises(AssertionError, match="needs a permutation"):
-        appraised(framework_of("shuffled"))
 
 
 @pytest.mark.parametrize("measure", [name for name in STATELESS if name != "shuffled"])

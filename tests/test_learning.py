@@ -129,7 +129,9 @@ def test_shuffled_rewards_are_the_tasks_own_at_other_moments():
     assert abs(np.corrcoef(paid, earned)[0, 1]) < 0.1
 
 
-@pytest.mark.quick("cclf")
+@pytest.mark.slow(
+    "algorithms/test_sac.py::test_every_method_updates_with_finite_metrics_of_known_names"
+)
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_a_method_trains_on_deepmind_control(method):
     """Thirty agent steps, the last ten with an update: what should move has moved, and every number

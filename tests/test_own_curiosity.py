@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 import cclf
 from cclf import cli
@@ -124,19 +123,6 @@ def test_debiased_belief_by_hand() -> None:
     close(beliefs_of(measure("Debiased"), turned, moved), [1.0 / (1.0 + rest)] * 4)
 
 
-def test_copies_halve_the_papers_belief_and_not_the_cancelled_one() -> None:
-    """Of twelve, the last two are copies, with logits of 9 for themselves and each other."""
-    features = 3.0 * torch.eye(12)
-    features[11] = features[10]
-    lists = (features.tolist(), features.tolist())
-    paper, cancelled = (
-        beliefs_of(made, *lists) for made in (CuriosityMeasure(), measure("Cancelled"))
-    )
-    own = math.exp(9)
-    close(paper, [own / (own + 11)] * 10 + [own / (2 * own + 10)] * 2)
-    close(cancelled, [own / (own + 11)] * 10 + [own / (own + 10)] * 2)
-
-
 def test_cancelled_belief_by_hand() -> None:
     # Logits of query 0: own 1, others 2 and 0. The 2 is cancelled: e / (e + 1). Query 1: own 2,
     # others 1 and 0. Query 2: own 0, others 0 and 0, as similar as the own: no negative remains.
@@ -167,29 +153,6 @@ def test_particles_reward_the_rare_and_count_twelve_neighbors() -> None:
     assert not measure("Particles").bonus_signal(torch.zeros(5), torch.ones(5, 2)).any()
     one = measure("Particles").bonus_signal(torch.zeros(1), torch.ones(1, 2))
     assert one.isfinite().all()
-
-
-@pytest.mark.quick("Ranks")
-@pytest.mark.parametrize("name", NAMES)
-def test_measure_can_be_mapped_over_runs_and_compiled(name: str) -> None:
-    framework = framework_of(name)
-    now, following = ([views_of(seed).inputs for seed in pair] for pair in ((1, 3), (2, 4)))
-
-    def parts(views: Tensor, next_views: Tensor) -> tuple[Tensor, ...]:
-        appraisal = framework.appraise(
-            Views(views), Views(next_views), REWARD, STEPS, lambda x: x, lambda x: x
-        )
-        return appraisal.weights, appraisal.curiosity, appraisal.selected_view
-
-    framework.method = MethodConfig(curiosity=framework.method.curiosity, reward=False)
-    alone = [parts(*each) for each in zip(now, following, strict=True)]
-    mapped = vmap(parts)(*map(torch.stack, (now, following)))
-    graph = torch.compile(parts, backend="eager", fullgraph=True)
-    for number, own in enumerate(alone):
-        for one, other in zip(own, mapped, strict=True):
-            close(other[number], one)
-    for one, other in zip(graph(now[0], following[0]), alone[0], strict=True):
-        assert torch.equal(one, other)
 
 
 # Through the public interface
@@ -225,22 +188,6 @@ def test_command_line_trains_with_a_measure_of_a_module(
     assert cli.main([*evaluate, "--trust-imports"]) == 0
 
 
-def test_python_takes_the_class_itself(tmp_path: Path) -> None:
-    config = tiny_config("toy/reach-1d", "cclf")
-    changes = {
-        name: getattr(group, name)
-        for group, names in (
-            (config.algorithm, ("batch_size", "hidden_dim", "feature_dim", "warmup_agent_steps")),
-            (config.run, ("env_steps", "eval_every_env_steps", "video", "tensorboard", "device")),
-        )
-        for name in names
-    }
-    run = cclf.train(
-        config.task, "cclf", curiosity=type(measure("Cancelled")), out=tmp_path, **changes
-    )
-    assert run.config.method.curiosity == "curiosity_candidates:Cancelled"
-
-
 def test_entry_points_name_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,6 +209,7 @@ def test_entry_points_name_measures(
     assert "adds nowhere:Lost to cclf.curiosities" in capsys.readouterr().err
 
 
+@pytest.mark.slow("test_entry_points_name_measures")
 def test_results_of_a_curiosity_that_is_not_installed_are_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

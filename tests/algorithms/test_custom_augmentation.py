@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import cclf
-from cclf import cli, presets
+from cclf import cli
 from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
 from cclf.algorithms.registry import make_learner
 from cclf.config import Config
-from cclf.errors import ConfigError
 from cclf.storage.run_folder import read_checkpoint
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options
 
@@ -165,17 +163,6 @@ def test_command_line_records_it_and_asks_for_trust(
         assert cli.main([*words, "--trust-imports"]) == 0
 
 
-def test_python_takes_the_function_itself(tmp_path: Path) -> None:
-    import my_views
-
-    config = tiny_config("toy/reach-1d", "cclf")
-    settings = ("batch_size", "hidden_dim", "feature_dim", "conv_layers", "conv_filters")
-    changes = {name: getattr(config.algorithm, name) for name in settings}
-    changes |= {name: value for name, value in vars(config.run).items() if value is not None}
-    run = cclf.train(config.task, "cclf", augmentation=my_views.brightness, out=tmp_path, **changes)
-    assert run.config.method.augmentation == "my_views:brightness"
-
-
 @pytest.mark.parametrize(
     ("augmentation", "line"),
     [
@@ -220,15 +207,3 @@ def test_algorithms_without_image_views_reject_it(
     words = ["train", *names, "--augmentation", "my_views:brightness", "--out", str(tmp_path)]
     assert cli.main(words) == 2
     assert line in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_options_of_crops_have_an_effect() -> None:
-    for base, option in (("sac", "last_crop_offset"), ("drqv2", "shift_pixels")):
-        assert config_with("brightness", base).why_inactive(option) == ""
-
-
-def test_names_of_other_runs_do_not_change() -> None:
-    config = presets.resolve("dmc/cartpole-swingup", "drq-v2", base_name="drqv2")
-    assert config.run_name() == "dmc/cartpole-swingup/drq-v2/seed-1-3cf7d9a8"
-    with pytest.raises(ConfigError, match="augmentation=crop is unknown"):
-        replace(config.method, augmentation="crop")

@@ -163,6 +163,7 @@ RUNS = {
 }
 
 
+@pytest.mark.quick("mr-q-pixels", "dr-q-state, discrete")
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("method", ["mr-q", "dr-q"])
 def test_resumed_run_is_bitwise_equal(tmp_path, kind, method):
