@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
-from torch.nn import functional as F
 
 from cclf import equations
 from cclf.algorithms.rainbow import equations as rainbow_equations
@@ -74,19 +73,6 @@ def test_drq_target_by_hand() -> None:
         double(1.0, -2.0), double(0.0, 0.0), double(1.0, 0.0), 0.9, values, even
     )
     close(target, [2.35, -2.0])
-
-
-@given(
-    value=tensors(BATCH), weights=unit(VIEWS, BATCH), reward=tensors(BATCH), bonus=tensors(BATCH)
-)
-def test_target_of_equal_values_ignores_the_weights_and_adds_the_bonus_undiscounted(
-    value: Tensor, weights: Tensor, reward: Tensor, bonus: Tensor
-) -> None:
-    weights = (weights + 0.1) / (weights + 0.1).sum(0)
-    target = equations.q_target(
-        reward, bonus, torch.ones_like(reward), 0.99, value.expand(VIEWS, -1), weights
-    )
-    close(target, reward + bonus + 0.99 * value)
 
 
 # --- Eq. (3): belief and curiosity ---
@@ -163,14 +149,6 @@ def test_overlap_counts_the_shared_pixels_and_is_symmetric(
     assert shared == equations.overlap(torch.tensor(other), torch.tensor(one), size)
 
 
-def test_overlap_is_nothing_for_disjoint_crops_and_everything_for_the_same() -> None:
-    origin = torch.tensor([3, 5])
-    assert equations.overlap(origin, origin, 7) == 49
-    # both sides apart: two negative widths must not multiply to a plus
-    for other in ([10, 5], [3, 12], [3, 19], [17, 19]):
-        assert equations.overlap(origin, torch.tensor(other), 7) == 0
-
-
 def test_most_curious_tells_beliefs_apart_whose_curiosity_rounds_to_one() -> None:
     beliefs = torch.tensor([[1e-10], [1e-12], [1e-11]])
     assert (equations.curiosity(beliefs) == 1.0).all()
@@ -218,14 +196,6 @@ def test_contrastive_loss_by_hand() -> None:
     total = 0.5 * math.log(4 / 3) + math.log(5 / 4)
     close(equations.contrastive_loss(logits, double(0.5, 1.0), "sum"), total)
     close(equations.contrastive_loss(logits, double(0.5, 1.0), "weighted-mean"), total / 1.5)
-
-
-@given(logits=tensors(BATCH, BATCH), weights=tensors(BATCH, low=0.01, high=1.0))
-def test_contrastive_weighted_mean_is_cross_entropy_with_class_weights(
-    logits: Tensor, weights: Tensor
-) -> None:
-    expected = F.cross_entropy(logits, torch.arange(BATCH), weight=weights)
-    close(equations.contrastive_loss(logits, weights, "weighted-mean"), expected)
 
 
 # --- Eq. (9): intrinsic reward ---

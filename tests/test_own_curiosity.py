@@ -84,24 +84,6 @@ def test_bonus_by_rank_is_at_most_two_standard_deviations() -> None:
     assert not measure("Ranks").bonus_signal(torch.full((5,), 0.3), c[:5, None]).any()
 
 
-def test_ranks_reach_every_use_and_leave_the_contrastive_loss_unweighted() -> None:
-    import curiosity_candidates
-
-    ranked, own = framework_of("Ranks"), appraise(framework_of("belief"))
-    appraisal = appraise(ranked)
-    assert torch.equal(appraisal.curiosity, own.curiosity)
-    assert torch.equal(appraisal.selected_view, own.selected_view)
-    u, following = map(curiosity_candidates.rank, (own.curiosity, own.next_curiosity))
-    close(appraisal.weights, torch.stack([0.75 - 0.5 * u, 0.25 + 0.5 * u]))
-    previous = torch.rand(BATCH, dtype=torch.float64)
-    priority = ranked.priority(previous, appraisal)
-    assert priority is not None
-    close(priority, 0.99 * previous + 0.01 * (0.5 + (u + following) / 4))
-    query, key = views_of(3).inputs[:2]
-    every = [ranked.contrastive_loss(query, key, c) for c in (own.curiosity, torch.ones(BATCH))]
-    close(*every)
-
-
 def beliefs_of(made: CuriosityMeasure, query: list[list[float]], keys: list[list[float]]) -> Tensor:
     features = (torch.tensor(query), torch.tensor([keys]))
     return made.beliefs(*features, torch.eye(len(query[0])), None)[0]
@@ -130,18 +112,6 @@ def test_cancelled_belief_by_hand() -> None:
     keys = [[1.0, 0.0], [2.0, 0.0], [0.0, 0.0]]
     e, e2 = math.e, math.exp(2)
     close(beliefs_of(measure("Cancelled"), query, keys), [e / (e + 1), e2 / (e2 + e + 1), 1.0])
-
-
-def test_bonus_of_particles_is_distance_and_nothing_else_changes() -> None:
-    own, appraisal = appraise(framework_of("belief")), appraise(framework_of("Particles"))
-    for name in ("curiosity", "next_curiosity", "weights", "selected_view"):
-        assert torch.equal(getattr(appraisal, name), getattr(own, name)), name
-    scores = []
-    for seed in (1, 2):
-        z = views_of(seed).inputs[0]
-        d = torch.stack([sum((a - b).norm() for b in z) / (BATCH - 1) for a in z])
-        scores.append(torch.log(1 + d) / torch.log(1 + d).mean())
-    close(appraisal.bonus / appraisal.bonus[0], sum(scores) / sum(scores)[0])
 
 
 def test_particles_reward_the_rare_and_count_twelve_neighbors() -> None:

@@ -65,39 +65,6 @@ def test_linear_layers_start_orthogonal_and_biases_at_zero(make) -> None:
     assert (norms[0].weight == 1.0).all()
 
 
-@pytest.mark.parametrize(("pixels", "side"), [(84, 35), (16, 1), (15, 1), (17, 2)])
-def test_out_dim_is_the_number_of_features(pixels: int, side: int) -> None:
-    convolutions = ConvEncoder(9, pixels, layers=4, filters=32)
-    features = convolutions(torch.zeros(2, 9, pixels, pixels, dtype=torch.uint8))
-    assert convolutions.out_dim == 32 * side**2
-    assert features.shape == (2, convolutions.out_dim)
-
-
-def test_convolutions_are_plain_convolutions_flattened_with_channels_last() -> None:
-    torch.manual_seed(0)
-    convolutions = make_encoder(pixels=20).convolutions.double()
-    images = torch.randint(256, (3, 9, 20, 20), dtype=torch.uint8)
-    x = images.double() / 255.0
-    for number, layer in enumerate(convolutions.layers):
-        x = torch.relu(
-            nn.functional.conv2d(x, layer.weight, layer.bias, stride=2 if number == 0 else 1)
-        )
-    assert x.shape == (3, 32, 3, 3)
-    torch.testing.assert_close(convolutions(images), x.permute(0, 2, 3, 1).reshape(3, -1))
-
-
-def test_features_are_layer_normalised_and_squashed_only_with_tanh() -> None:
-    torch.manual_seed(0)
-    plain, squashed = make_encoder(tanh=False), make_encoder(tanh=True)
-    squashed.load_state_dict(plain.state_dict())
-    images = torch.randint(256, (6, 9, 16, 16), dtype=torch.uint8)
-    z = plain(images)
-    torch.testing.assert_close(z.mean(1), torch.zeros(6), rtol=0.0, atol=1e-5)
-    torch.testing.assert_close(z.var(1, unbiased=False), torch.ones(6), rtol=0.0, atol=1e-2)
-    assert z.abs().max() > 1.0
-    assert torch.equal(squashed(images), torch.tanh(z))
-
-
 def spread_policy() -> tuple[SacActor, Tensor, Tensor, PolicySample]:
     """A policy whose log standard deviations are moderate, so that its actions spread without
     saturating."""
@@ -136,20 +103,6 @@ def test_log_prob_is_finite_where_the_tanh_saturates() -> None:
     sample = actor.sample(actor.head(torch.randn(4, 32)), torch.randn(4, ACTIONS))
     assert (sample.action == 1.0).all()
     assert sample.log_prob.isfinite().all()
-
-
-def test_action_is_mean_plus_scaled_noise_and_the_mean_action_has_none() -> None:
-    actor, features, noise, sample = spread_policy()
-    gaussian = gaussian_of(actor, features)
-    torch.testing.assert_close(sample.action, torch.tanh(gaussian.mean + noise * gaussian.stddev))
-    torch.testing.assert_close(actor(features), torch.tanh(gaussian.mean))
-    without_noise = actor.sample(actor.head(features), torch.zeros_like(noise))
-    assert torch.equal(without_noise.action, actor(features))
-
-
-def test_entropy_is_that_of_the_gaussian_before_the_tanh() -> None:
-    actor, features, _, sample = spread_policy()
-    torch.testing.assert_close(sample.entropy, gaussian_of(actor, features).entropy())
 
 
 def test_standard_deviation_stays_between_its_bounds() -> None:

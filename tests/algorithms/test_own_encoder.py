@@ -7,18 +7,16 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
 import cclf
 import own_encoders
-from cclf import cli, presets
+from cclf import cli, plugins, presets
 from cclf.algorithms.common.pixel_encoder import CustomEncoder
 from cclf.algorithms.registry import make_learner
 from cclf.analysis.variants import run_key
-from cclf.commands.train import next_commands
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.storage.run_folder import read_checkpoint
@@ -113,13 +111,6 @@ def test_config_stores_the_name_of_a_function(folder):
 def test_python_error_names_the_python_argument_for_trust(folder):
     with pytest.raises(ConfigError, match="in Python: trust_imports=True"):
         cclf.load(folder, device="cpu")
-
-
-def test_printed_commands_contain_trust_imports():
-    config = with_encoder(encoder="own_encoders:small")
-    assert [line.split()[-1] for line in next_commands(config, Path("run"))] == [
-        "--trust-imports"
-    ] * 3
 
 
 @pytest.mark.quick("evaluate {run} --episodes 1", "train --from {run} --dry-run")
@@ -221,6 +212,13 @@ def test_function_that_cannot_be_imported_is_rejected(function, line, tmp_path):
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_function_that_was_replaced_in_its_module_is_rejected(monkeypatch):
+    before = own_encoders.small
+    monkeypatch.setattr(own_encoders, "small", own_encoders.planes)
+    with pytest.raises(ConfigError, match="own_encoders:small is another function by now"):
+        plugins.qualified_name("encoder", before)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.algorithms.common.observations import PixelObservations, StateObservations, UpdateNoise
+from cclf.algorithms.common.observations import (
+    LazyViews,
+    PixelObservations,
+    StateObservations,
+    UpdateNoise,
+)
 from cclf.algorithms.common.optimizers import Adam, Optimizer, OptimizerFactory
 from cclf.config import AlgorithmSettings, Config
 from cclf.data.augmentations import ViewIndex, Views
@@ -68,11 +73,11 @@ class PixelActorCritic(ABC, Generic[S]):
         """`evaluation_action` as a module that other programs can run."""
 
     @abstractmethod
-    def encode_query(self, views: Tensor) -> Tensor:
+    def encode_query(self, views: Tensor | LazyViews) -> Tensor:
         """Features (B, D) of views, as queries of the belief (3)."""
 
     @abstractmethod
-    def encode_key(self, views: Tensor) -> Tensor:
+    def encode_key(self, views: Tensor | LazyViews) -> Tensor:
         """Features (B, D) of views, as keys of the belief (3)."""
 
     @abstractmethod
@@ -99,6 +104,16 @@ class PixelActorCritic(ABC, Generic[S]):
             self.framework.sample_permutation(batch_size, augment_generator),
             augment_generator if method.has_custom_augmentation else None,
         )
+
+    @torch.no_grad()
+    def key_features(
+        self, views: LazyViews, appraisal: Appraisal[ViewIndex], reuse: bool = True
+    ) -> Tensor:
+        """Features (B, D) of the key views of the contrastive loss (8); with `reuse` those that the
+        appraisal has computed, if any."""
+        if reuse and appraisal.key is not None:
+            return appraisal.key
+        return self.encode_key(views.select(appraisal.key_view.rows))
 
     def policy_noise(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Standard normal noise (*shape, A)."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
-from cclf.algorithms.common.observations import PixelObservations, UpdateNoise
+from cclf.algorithms.common.observations import LazyViews, PixelObservations, UpdateNoise
 from cclf.algorithms.common.optimizers import (
     backward_and_step,
     polyak_update,
@@ -176,8 +176,8 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         """`compiler` compiles the functions of an update, for a GPU."""
         super().__init__(config, action_dim)
         settings, wrap = self.settings, compiler or uncompiled
-        self.observations: PixelObservations
-        self.observations = PixelObservations(config, border=settings.shift_pixels, compiler=wrap)
+        shift = settings.shift_pixels
+        self.observations: PixelObservations = PixelObservations(config, True, shift, wrap)
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
@@ -225,7 +225,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
             with critic_stream:
                 z, q1, q2 = self._q_values(self.critic, learned, action)  # (V B, D), (V B,)
             with target_stream, torch.no_grad():
-                key = self._key_features(views, appraisal) if self.method.contrastive else None
+                key = self.key_features(views, appraisal) if self.method.contrastive else None
                 bonus, next_weights = appraisal.bonus, appraisal.next_weights
                 target = self._q_target(  # (B,)
                     self, batch, bonus, next_weights, next_features, noise.target, std
@@ -297,12 +297,6 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         selected = self.encoder(views.select(appraisal.views.rows[1]))
         return torch.cat([fixed, selected]), next_features
 
-    def _key_features(self, views: LazyCrops, appraisal: Appraisal[ViewIndex]) -> Tensor:
-        """Features (B, D) of the key views by the target critic's trunk."""
-        if appraisal.key is not None:
-            return appraisal.key
-        return self.target_critic.trunk(self.encoder(views.select(appraisal.key_view.rows)))
-
     @torch.no_grad()
     def collection_action(
         self,
@@ -323,10 +317,10 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
     def greedy_policy(self) -> GreedyPolicy:
         return GreedyPolicy(self.encoder, self.actor)
 
-    def encode_query(self, views: Tensor) -> Tensor:
+    def encode_query(self, views: Tensor | LazyViews) -> Tensor:
         return self.critic.trunk(self.encoder(views))
 
-    def encode_key(self, views: Tensor) -> Tensor:
+    def encode_key(self, views: Tensor | LazyViews) -> Tensor:
         return self.target_critic.trunk(self.encoder(views))
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ from cclf.validation import (
 _of_pixels = excludes_value("observe", "state")
 RULES: dict[str, Rule] = {  # when an option has an effect; one without a rule always has
     **cclf_inactive_rules("MR.Q"),
-    "crop_pixels": always_inactive("MR.Q, which sees whole frames: set frame_pixels alone"),
+    "crop_pixels": always_inactive("MR.Q, which does not crop frames: set frame_pixels only"),
     **dict.fromkeys(("frame_pixels", "shift_pixels", "conv_filters"), _of_pixels),
     "infonce_temperature": excludes_value("infonce_coefficient", 0.0),
 }

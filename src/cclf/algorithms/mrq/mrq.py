@@ -76,7 +76,7 @@ def reward_loss(logits: Tensor, reward: Tensor, bins: Tensor) -> Tensor:
 def infonce_loss(predicted: Tensor, true: Tensor, temperature: float) -> Tensor:
     """For each sample the cross-entropy (B,) of recognizing its own next features (B, D) among those of
     the batch, by cosine similarity."""
-    predicted, true = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12) for x in (predicted, true))
+    predicted, true = F.normalize(predicted, dim=1), F.normalize(true, dim=1)
     return -(predicted @ true.T / temperature).log_softmax(1).diagonal()
 
 
@@ -178,7 +178,7 @@ class MrQ:
         self.settings, settings = config.algorithm, config.algorithm
         self.is_discrete = spec.num_actions is not None
         self.action_dim = spec.num_actions or spec.action_dim
-        # Discrete actions lie in [0, 1], continuous ones in [-1, 1].
+        # Discrete actions are in [0, 1], continuous ones in [-1, 1].
         self.noise_scale = 0.5 if self.is_discrete else 1.0
         self.pixels = None if spec.state_dim else config.env.frame_pixels
         stack, features = config.env.frame_stack, settings.feature_dim

@@ -226,7 +226,9 @@ class SAC(PixelActorCritic[SacConfig]):
             with concurrent_streams() as (encoder_stream, actor_stream):
                 with encoder_stream:
                     if contrastive:
-                        key = self._key_features(views, appraisal, updates_target)  # (B, D)
+                        key = self.key_features(
+                            views, appraisal, reuse=not updates_target
+                        )  # (B, D)
                         loss = self._contrastive_loss(  # Eq. (8)
                             self.framework, query, key, appraisal.curiosity
                         )
@@ -305,15 +307,6 @@ class SAC(PixelActorCritic[SacConfig]):
         ):
             self._polyak_update(list(slow.parameters()), list(online.parameters()), rate)
 
-    @torch.no_grad()
-    def _key_features(
-        self, views: LazyViews, appraisal: Appraisal[ViewIndex], target_updated: bool
-    ) -> Tensor:
-        """Features (B, D) of the key views by the target encoder as it is now."""
-        if appraisal.key is not None and not target_updated:
-            return appraisal.key
-        return self.target_critic.encoder(views.select(appraisal.key_view.rows))
-
     @property
     def temperature(self) -> Tensor:
         return self.log_temperature.exp()
@@ -347,10 +340,10 @@ class SAC(PixelActorCritic[SacConfig]):
             crop = slice(first, first + self.env.crop_pixels)
         return GreedyPolicy(self.critic.encoder.convolutions, self.actor, crop)
 
-    def encode_query(self, views: Tensor) -> Tensor:
+    def encode_query(self, views: Tensor | LazyViews) -> Tensor:
         return self.critic.encoder(views)
 
-    def encode_key(self, views: Tensor) -> Tensor:
+    def encode_key(self, views: Tensor | LazyViews) -> Tensor:
         return self.target_critic.encoder(views)
 
     @torch.no_grad()
