@@ -52,27 +52,16 @@ class ReplaySettings(AlgorithmSettings):
     supports_cuda_graphs: ClassVar[bool] = True
     """Whether an update can run in a CUDA graph."""
 
-    # An algorithm that has one of these options declares a field of its name.
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of a transition in the replay."""
-        return 1
-
-    @property
-    def horizon_steps(self) -> int:
-        """Steps of the subsequences that can be sampled from the replay; 0 for none."""
-        return 0
-
-    @property
-    def priority_decay(self) -> float:
-        """Factor on a priority for each frame that was added since."""
-        return 1.0
-
-    @property
-    def update_every_agent_steps(self) -> int:
-        """Agent steps from one update to the next."""
-        return 1
+    # Not fields, since they have no annotation. An algorithm that has one of these options declares a
+    # field of its name.
+    n_steps = 1
+    """Steps of a transition in the replay."""
+    horizon_steps = 0
+    """Steps of the subsequences that can be sampled from the replay; 0 for none."""
+    priority_decay = 1.0
+    """Factor on a priority for each frame that was added since."""
+    update_every_agent_steps = 1
+    """Agent steps from one update to the next."""
 
     @property
     def updates_per_cycle(self) -> int:
