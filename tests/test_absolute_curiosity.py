@@ -54,18 +54,6 @@ def transitions(observations: Tensor, ended: list[bool] | None = None) -> Transi
     return Transitions(observations, frequency, rows, rows + 1, action, was_last)
 
 
-def learn(measure: PredictedMeasure, given: Transitions, updates: int) -> Tensor:
-    """Train on the same transitions; the last curiosity (2, B)."""
-    optimizer = torch.optim.Adam(measure.predictor.parameters(), lr=1e-2)
-    for _ in range(updates):
-        query, key, loss = measure.answers(given)
-        measure.observe(query, key)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return curiosity(measure, given)
-
-
 @torch.no_grad()
 def curiosity(measure: PredictedMeasure, given: Transitions) -> Tensor:
     measure.eval()
@@ -129,34 +117,6 @@ def test_rnd_asks_about_o_t_and_what_followed_and_forward_about_the_transition()
 
 
 # Properties
-
-
-@pytest.mark.parametrize("name", PREDICTED)
-def test_curiosity_lies_in_0_to_1_and_keeps_its_spread_as_errors_shrink(name: str) -> None:
-    measure = built(name)
-    observations = torch.randn(65, 5)
-    early = learn(measure, transitions(observations), 20)
-    first_scale = float(measure.mean_distance.value)
-    late = learn(measure, transitions(observations), 600)
-    for found in (early, late):
-        assert float(found.min()) >= 0.0
-        assert float(found.max()) <= 1.0
-    assert float(measure.mean_distance.value) < first_scale / 4.0
-    assert float(late.std()) > 0.5 * float(early.std()) > 0.05
-
-
-def test_a_measure_in_evaluation_mode_keeps_its_state() -> None:
-    measure = built("rnd")
-    given = transitions(torch.randn(9, 5))
-    learn(measure, given, 1)
-    before = {name: value.clone() for name, value in measure.state_dict().items()}
-    measure.eval()
-    query, key, _ = measure.answers(given)
-    measure.observe(query, key)
-    assert all(torch.equal(value, before[name]) for name, value in measure.state_dict().items())
-    measure.train()
-    measure.observe(*measure.answers(given)[:2])
-    assert not torch.equal(measure.mean_distance.weight, before["mean_distance.weight"])
 
 
 # Controls

@@ -1,6 +1,5 @@
 """An augmentation of the user's own, in SAC and DrQ-v2: a function of views that are already cut."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +100,7 @@ def test_unchanged_views_learn_as_the_built_in_augmentation(base: str) -> None:
 def test_run_changes_and_resumes_exactly(base: str, tmp_path: Path) -> None:
     plain, own = config_with("", base), config_with("brightness", base)
     assert plain.run_name() != own.run_name()
+    assert own.imported_modules == {"augmentation": "my_views"}
     assert run(plain, tmp_path / "plain")[1]
     assert run(own, tmp_path / "whole")[1]
     assert not run(own, tmp_path / "parts", stop_at=35)[1]
@@ -132,28 +132,6 @@ def test_bfloat16_kernels_see_the_augmented_views() -> None:
 def train(augmentation: str, out: Path, *words: str, base: str = "sac") -> int:
     options = tiny_options(tiny_config("toy/reach-1d", METHODS[base], base=base))
     return cli.main(["train", *options, "--augmentation", augmentation, "--out", str(out), *words])
-
-
-def only_run(out: Path) -> Path:
-    (folder,) = (path.parent for path in out.rglob("config.json"))
-    return folder
-
-
-def test_command_line_records_it_and_asks_for_trust(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("my_views:brightness", tmp_path) == 0
-    assert "my_views:brightness imports the Python module my_views" in capsys.readouterr().err
-    folder = only_run(tmp_path)
-    recorded = json.loads((folder / "config.json").read_text())
-    assert recorded["method"]["augmentation"] == "my_views:brightness"
-    for words in (
-        ["evaluate", str(folder), "--episodes", "1", "--device", "cpu"],
-        ["train", "--from", str(folder), "--dry-run"],
-    ):
-        assert cli.main(words) == 2
-        assert "--trust-imports" in capsys.readouterr().err
-        assert cli.main([*words, "--trust-imports"]) == 0
 
 
 @pytest.mark.parametrize(

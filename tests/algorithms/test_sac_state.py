@@ -13,7 +13,7 @@ from cclf.algorithms.sac.presets import METHODS
 from cclf.algorithms.sac.sac import SAC
 from cclf.data.augmentations import lazy_noise
 from cclf.errors import ConfigError
-from cclf.presets import reject_inactive_options, resolve
+from cclf.presets import resolve
 
 NUMBERS = 3
 PENDULUM = "gym/Pendulum-v1"
@@ -129,13 +129,3 @@ def test_contrastive_learning_without_noise_is_rejected():
     pixels = resolve(PENDULUM, "rad")
     with pytest.raises(ConfigError, match="noise conflicts with SAC on observe=pixels"):
         dataclasses.replace(pixels, method=dataclasses.replace(pixels.method, augmentation="noise"))
-
-
-@pytest.mark.parametrize("option", ["frame_pixels", "crop_pixels", "conv_layers", "conv_filters"])
-def test_options_of_pixels_are_rejected_for_states(option):
-    defaults = resolve(PENDULUM, "cclf", observe="state")
-    group = "env" if hasattr(defaults.env, option) else "algorithm"
-    value = getattr(getattr(defaults, group), option) - (1 if option == "crop_pixels" else -1)
-    part = dataclasses.replace(getattr(defaults, group), **{option: value})
-    with pytest.raises(ConfigError, match=f"{option}={value} conflicts with observe=state"):
-        reject_inactive_options(dataclasses.replace(defaults, **{group: part}), defaults)
