@@ -1,5 +1,5 @@
-"""The learner of off-policy algorithms: one environment, a replay, and one update per step. And the
-agent of such a run: its policy, and evaluation environments in this process or in workers."""
+"""The learner of off-policy algorithms, with one environment, a replay and one update per step, and
+the agent of such a run, with evaluation environments in this process or in workers."""
 
 import os
 from collections.abc import Callable

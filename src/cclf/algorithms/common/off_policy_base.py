@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from cclf.algorithms.base import BaseAlgorithm, ReplaySize
 from cclf.config import AlgorithmSettings, Config, Precision
@@ -137,11 +137,9 @@ class OffPolicySettings(ReplaySettings):
 
 R = TypeVar("R", bound=ReplaySettings)
 S = TypeVar("S", bound=OffPolicySettings)
-Algorithm = TypeVar("Algorithm", bound="ReplayAlgorithm")
-A = TypeVar("A", bound="PixelActorCritic[OffPolicySettings]")
 
 
-class ReplayBase(BaseAlgorithm[R], Generic[Algorithm, R]):
+class ReplayBase(BaseAlgorithm[R]):
     """A base algorithm with one environment and a replay."""
 
     uses_gpu = True
@@ -150,7 +148,7 @@ class ReplayBase(BaseAlgorithm[R], Generic[Algorithm, R]):
     @abstractmethod
     def make_algorithm(
         self, config: Config[R], spec: EnvSpec, device: torch.device
-    ) -> Algorithm: ...
+    ) -> ReplayAlgorithm: ...
 
     def replay_size(self, config: Config[R], spec: EnvSpec) -> ReplaySize:
         """A short run does not allocate the whole capacity."""
@@ -233,14 +231,24 @@ class ReplayBase(BaseAlgorithm[R], Generic[Algorithm, R]):
         return workers > 0 or off_policy.evaluates_between_steps(device)
 
 
-class OffPolicyBase(ReplayBase[A, S]):
+class OffPolicyBase(ReplayBase[S]):
     """A base algorithm with continuous actions that is a `PixelActorCritic`."""
 
     supported_tasks = ("continuous",)
     supports_inspection = True
 
+    @abstractmethod
+    def make_algorithm(
+        self, config: Config[S], spec: EnvSpec, device: torch.device
+    ) -> PixelActorCritic[OffPolicySettings]: ...
+
     def export_policy(
-        self, policy: A, config: Config[S], make_env: EnvFactory, seed: int, num_steps: int
+        self,
+        policy: PixelActorCritic[OffPolicySettings],
+        config: Config[S],
+        make_env: EnvFactory,
+        seed: int,
+        num_steps: int,
     ) -> ExportedPolicy:
         """The exported policy computes in float32, whatever the precision of training was."""
         import torch
@@ -248,9 +256,7 @@ class OffPolicyBase(ReplayBase[A, S]):
         from cclf.algorithms.common.pixel_actor_critic import export_policy
 
         env = make_env(config, seed)
-        plain = self.make_algorithm(
-            _uncompiled(config).with_settings(precision="fp32"), env.spec, torch.device("cpu")
-        )
+        plain = self.make_algorithm(_in_float32(config), env.spec, torch.device("cpu"))
         plain.networks.load_state_dict(policy.networks.state_dict())
         return export_policy(plain, env, config.env.frame_stack, seed, num_steps)
 
@@ -275,7 +281,7 @@ class OffPolicyBase(ReplayBase[A, S]):
 
     def load_for_inspection(
         self, config: Config[S], learner: StateDict, device: torch.device
-    ) -> tuple[A, Replay]:
+    ) -> tuple[PixelActorCritic[OffPolicySettings], Replay]:
         """The algorithm, in float32, and the replay of a learner's state, in main memory."""
         import torch
 

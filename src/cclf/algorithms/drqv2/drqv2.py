@@ -176,8 +176,9 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         """`compiler` compiles the functions of an update, for a GPU."""
         super().__init__(config, action_dim)
         settings, wrap = self.settings, compiler or uncompiled
-        shift = settings.shift_pixels
-        self.observations: PixelObservations = PixelObservations(config, True, shift, wrap)
+        self.observations: PixelObservations = PixelObservations(
+            config, border=settings.shift_pixels, compiler=wrap
+        )
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cclf.types import EnvSpec
 
 
-class MrqAlgorithm(ReplayBase["MrQ", MrqConfig]):
+class MrqAlgorithm(ReplayBase[MrqConfig]):
     name = "mrq"
     supported_tasks = ("continuous", "discrete")
     settings_type = MrqConfig
