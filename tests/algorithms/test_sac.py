@@ -495,28 +495,17 @@ def test_compiled_update_equals_the_uncompiled_one(
 @pytest.mark.quick("drq-5", "cclf")
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_every_method_updates_with_finite_metrics_of_known_names(method: str) -> None:
-    sac = make_sac(method)
-    config = tiny(method).method
-    seen: set[str] = set()
-    for number in range(3):
-        batch, noise = make_batch(number), draw_noise(sac, number)
-        assert noise.augmentation.shape == (config.num_augmented_views, BATCH, 2)
-        assert noise.target.shape == (config.num_loss_views, BATCH, ACTIONS)
-        metrics, priority = sac.update(batch, noise, STEPS)
-        seen |= set(metrics)
-        assert [
-            name for name, value in metrics.items() if not (value.shape == () and value.isfinite())
-        ] == []
+    sac, config, names = make_sac(method), tiny(method).method, set[str]()
+    for number in range(2):
+        metrics, priority = sac.update(make_batch(number), draw_noise(sac, number), STEPS)
+        names |= set(metrics)
+        assert all(value.shape == () and value.isfinite() for value in metrics.values())
         assert (priority is not None) == config.prioritisation
-        if priority is not None:
-            assert ((priority >= 0.0) & (priority <= 1.0)).all()
-    assert seen <= set(sac.metric_names)
-    assert method != "cclf" or seen == set(sac.metric_names)
-    assert ("contrastive_loss" in seen) == config.contrastive
-    assert ("curiosity_mean" in seen) == sac.framework.needs_curiosity
-    assert sac.updates == 3
-    for parameter in sac.networks.parameters():
-        assert parameter.isfinite().all()
+        assert priority is None or ((priority >= 0.0) & (priority <= 1.0)).all()
+    assert names <= set(sac.metric_names)
+    assert method != "cclf" or names == set(sac.metric_names)
+    assert ("contrastive_loss" in names) == config.contrastive
+    assert ("curiosity_mean" in names) == sac.framework.needs_curiosity
 
 
 def test_updates_after_load_state_dict_are_bitwise_equal() -> None:
