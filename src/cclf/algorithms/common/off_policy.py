@@ -24,6 +24,7 @@ from cclf.types import (
     Batch,
     Env,
     EnvFactory,
+    EnvSpec,
     EnvStep,
     Metrics,
     OffPolicyAlgorithm,
@@ -31,6 +32,26 @@ from cclf.types import (
     StateDict,
     StepResult,
 )
+
+
+def make_replay(config: Config[ReplaySettings], spec: EnvSpec, device: torch.device) -> Replay:
+    """An empty replay. It stores discrete actions as one-hot vectors. A short run does not allocate
+    the whole capacity."""
+    settings = config.algorithm
+    return Replay(
+        min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps)),
+        spec.frame_shape,
+        spec.num_actions or spec.action_dim,
+        config.env.frame_stack,
+        spec.max_episode_agent_steps,
+        device,
+        settings.n_steps,
+        settings.discount,
+        torch.float32 if spec.state_dim else torch.uint8,
+        settings.horizon_steps,
+        settings.new_priority,
+        settings.priority_decay,
+    )
 
 
 class ReplayAlgorithm(OffPolicyAlgorithm, Protocol):

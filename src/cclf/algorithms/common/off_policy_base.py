@@ -172,32 +172,16 @@ class ReplayBase(BaseAlgorithm[R]):
     def make_learner(
         self, config: Config[R], device: torch.device, make_env: EnvFactory
     ) -> Learner:
-        """The replay is on the GPU that computes the updates if it fits there. It stores discrete
-        actions as one-hot vectors."""
-        import torch
-
-        from cclf.algorithms.common.off_policy import OffPolicyLearner
-        from cclf.data.replay import Replay
+        """The replay is on the GPU that computes the updates if it fits there."""
+        from cclf.algorithms.common.off_policy import OffPolicyLearner, make_replay
         from cclf.training.devices import choose_replay_device
         from cclf.training.seeding import Generators, derive
 
         env = make_env(config, derive(config.seed, "env"))
-        settings, spec, size = config.algorithm, env.spec, self.replay_size(config, env.spec)
-        replay = Replay(
-            size.transitions,
-            spec.frame_shape,
-            spec.num_actions or spec.action_dim,
-            config.env.frame_stack,
-            spec.max_episode_agent_steps,
-            choose_replay_device(settings.replay_device, device, size.num_bytes),
-            settings.n_steps,
-            settings.discount,
-            torch.float32 if spec.state_dim else torch.uint8,
-            settings.horizon_steps,
-            settings.new_priority,
-            settings.priority_decay,
-        )
-        algorithm = self.make_algorithm(config, spec, device)
+        num_bytes = self.replay_size(config, env.spec).num_bytes
+        replay_device = choose_replay_device(config.algorithm.replay_device, device, num_bytes)
+        replay = make_replay(config, env.spec, replay_device)
+        algorithm = self.make_algorithm(config, env.spec, device)
         generators = Generators(config.seed, device, replay.device)
         return OffPolicyLearner(config, env, algorithm, replay, generators)
 
