@@ -264,6 +264,7 @@ def test_classes_inherit_from_records_interfaces_and_errors_alone():
             "AbsoluteMeasure",
             "ReplaySettings",
             "OffPolicySettings",
+            "ReplayBase",
             "OffPolicyBase",
             "Pool",
         ),

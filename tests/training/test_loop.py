@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.algorithms.common import agent
+from cclf.algorithms.common import off_policy
 from cclf.algorithms.registry import make_learner
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint
@@ -199,7 +199,7 @@ RESUMED = {
 def test_other_runs_resume_exactly(tmp_path, monkeypatch, name):
     task, method, stops, options = RESUMED[name]
     if name == "dmc":
-        monkeypatch.setattr(agent, "evaluate", mean)  # it would render 250 frames
+        monkeypatch.setattr(off_policy, "evaluate", mean)  # it would render 250 frames
     config = tiny_config(task, method, **options)
     whole = run(config, tmp_path / "whole")[0]
     parts = run_with_stops(config, tmp_path / "parts", stops)
@@ -275,7 +275,7 @@ def test_evaluation_between_steps_has_the_same_results(uninterrupted, tmp_path, 
             during_evaluation.append(self.pending_evaluation is not None) or original(self)
         ),
     )
-    monkeypatch.setattr(agent, "evaluates_between_steps", lambda *_: True)
+    monkeypatch.setattr(off_policy, "evaluates_between_steps", lambda *_: True)
     between, finished = run(tiny_config(), tmp_path)
     assert finished
     assert sum(during_evaluation) > 20, "training went on during the evaluations"

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from cclf.algorithms.common import agent
-from cclf.algorithms.common.agent import num_eval_workers
+from cclf.algorithms.common import off_policy
+from cclf.algorithms.common.off_policy import num_eval_workers
 from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
 from cclf.errors import ConfigError, WorkerError
@@ -383,7 +383,7 @@ def test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal(
 def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
     make = partial(Faulty, fault, place, at_call, once)
     monkeypatch.setattr(
-        agent,
+        off_policy,
         "WorkerPool",
         lambda makes, *words: WorkerPool([make] * len(makes), *words, timeout_seconds),
     )

@@ -35,10 +35,10 @@ ENTRY_POINT_GROUPS = ("cclf.bases", "cclf.algorithms")
 def algorithms() -> dict[str, BaseAlgorithm]:
     """All base algorithms by name."""
     built_in: list[BaseAlgorithm] = [importlib.import_module(name).ALGORITHM for name in BUILT_IN]
-    found = {algorithm.name: algorithm for algorithm in built_in}
+    known = {algorithm.name: algorithm for algorithm in built_in}
     for group in ENTRY_POINT_GROUPS:
-        load_entry_points(group, BaseAlgorithm, found, _validate_algorithm)
-    return found
+        load_entry_points(group, BaseAlgorithm, known, _validate_algorithm)
+    return known
 
 
 def find_algorithm(name: str) -> BaseAlgorithm:
