@@ -66,13 +66,18 @@ MAY_IMPORT = {
     "export": {"types", "storage", "training"},
     "benchmark": {"types", "storage", "training", "envs", "analysis", "algorithms"},
     "doctor": {"storage", "training", "training/trainer", "envs"},
+    "agents": {"storage", "share"},
+    "callbacks": {"storage", "training", "share"},
     "trained_agent": {"types", "storage", "training", "envs/frame_stack"},
     "commands": {
         *("types", "storage", "training", "training/trainer", "envs", "analysis", "inspection"),
-        *("sweep", "export", "share", "benchmark", "doctor"),
+        *("sweep", "export", "share", "benchmark", "doctor", "agents"),
     },
     "cli": {"commands"},
-    "api": {"storage", "training", "training/trainer", "analysis", "commands", "trained_agent"},
+    "api": {
+        *("storage", "training", "training/trainer", "analysis", "commands", "trained_agent"),
+        "agents",
+    },
     "__main__": {"cli"},
 }
 # Only this file may use a compiler or a graph.

@@ -73,7 +73,7 @@ def appraise(
     return framework.appraise(views, next_views, reward, STEPS, **encoders)
 
 
-def test_curiosity_selects_the_view_least_believed_and_reports_its_curiosity() -> None:
+def test_curiosity_selects_the_view_least_believed_to_learn_from_and_as_key() -> None:
     appraisal = appraise(make_framework())
     assert appraisal.selected_view.tolist() == [2, 3, 1]
     assert appraisal.next_selected_view.tolist() == [1, 1, 3]
@@ -81,16 +81,12 @@ def test_curiosity_selects_the_view_least_believed_and_reports_its_curiosity() -
     torch.testing.assert_close(appraisal.curiosity, torch.tensor(expected))
     next_expected = [1.0 - belief_at(strength) for strength in (0.1, -1.0, 1.0)]
     torch.testing.assert_close(appraisal.next_curiosity, torch.tensor(next_expected))
-
-
-def test_views_are_the_anchor_and_the_chosen_view_which_is_also_the_key() -> None:
-    appraisal = appraise(make_framework())
-    for sample, (chosen, next_chosen) in enumerate(zip([2, 3, 1], [1, 1, 3], strict=True)):
-        assert torch.equal(appraisal.views[0, sample], NOW.inputs[0, sample])
-        assert torch.equal(appraisal.views[1, sample], NOW.inputs[chosen, sample])
-        assert torch.equal(appraisal.key_view[sample], NOW.inputs[chosen, sample])
-        assert torch.equal(appraisal.next_views[0, sample], NEXT.inputs[0, sample])
-        assert torch.equal(appraisal.next_views[1, sample], NEXT.inputs[next_chosen, sample])
+    samples = torch.arange(BATCH)
+    assert torch.equal(appraisal.views[0], NOW.inputs[0])
+    assert torch.equal(appraisal.views[1], NOW.inputs[[2, 3, 1], samples])
+    assert torch.equal(appraisal.key_view, appraisal.views[1])
+    assert torch.equal(appraisal.next_views[0], NEXT.inputs[0])
+    assert torch.equal(appraisal.next_views[1], NEXT.inputs[[1, 1, 3], samples])
 
 
 def test_least_overlap_selects_by_corners_alone() -> None:
@@ -161,13 +157,6 @@ def test_encoders_are_never_called_when_nothing_needs_curiosity(selection: str) 
     assert torch.equal(appraisal.bonus, ZERO)
 
 
-@pytest.mark.parametrize("piece", ["prioritisation", "regularisation", "reward"])
-def test_any_piece_that_curiosity_drives_makes_the_framework_ask_for_it(piece: str) -> None:
-    views = Views(NOW.inputs[:2], NOW.crop_corners)
-    with pytest.raises(AssertionError, match="an encoder was called"):
-        appraise(plain(**{piece: True}), views, views, encode_query=refuse, encode_key=refuse)
-
-
 def test_the_anchor_goes_to_the_query_encoder_and_the_others_to_the_key_encoder() -> None:
     seen: dict[str, list[Tensor]] = {"query": [], "key": []}
 
@@ -178,22 +167,6 @@ def test_the_anchor_goes_to_the_query_encoder_and_the_others_to_the_key_encoder(
     for views, query, key in zip((NOW, NEXT), seen["query"], seen["key"], strict=True):
         assert torch.equal(query, views.inputs[0])
         assert torch.equal(key, views.inputs[1:].flatten(0, 1))
-
-
-def test_shapes_for_images_and_a_foreign_encoder() -> None:
-    encode = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 6 * 6, 5))
-    origins = torch.randint(3, (VIEWS, 7, 2))
-    views, next_views = (crop(torch.rand(7, 3, 8, 8), origins, 6) for _ in range(2))
-    appraisal = make_framework(feature_dim=5).appraise(
-        views, next_views, torch.rand(7), STEPS, encode, encode
-    )
-    assert appraisal.views.shape == appraisal.next_views.shape == (2, 7, 3, 6, 6)
-    assert appraisal.key_view.shape == (7, 3, 6, 6)
-    assert appraisal.weights.shape == appraisal.next_weights.shape == (2, 7)
-    for name in ("curiosity", "next_curiosity", "bonus", "selected_view"):
-        assert getattr(appraisal, name).shape == (7,), name
-    assert set(appraisal.selected_view.tolist()) <= set(range(1, VIEWS))
-    assert not any(tensor.requires_grad for tensor in appraisal)
 
 
 @pytest.mark.parametrize("regularisation", [False, True])
@@ -222,66 +195,39 @@ def force_beliefs(monkeypatch: pytest.MonkeyPatch, *beliefs: Tensor) -> None:
     monkeypatch.setattr(equations, "belief", lambda *_: next(turns)[None])
 
 
-def paid(
-    framework: Framework,
+# lambda = 0.5, no decay, two batches: c = (0.2, 0.8) with r = (3, 1), then c = (0.4, 0.1) with r = (4, 2).
+# of-paid-bonus: the maxima begin at 1e-5 each and are used before a batch enters them. Ratio 1, bonus
+# 0.5 c = (0.1, 0.4), then r_max = 3, b_max = 0.4; ratio 7.5, bonus 3.75 c = (1.5, 0.375), then 4 and 1.5.
+# of-curiosity: the maxima hold the batch before they are used, and the second is of curiosity itself.
+# Ratio 3/0.8 = 3.75, bonus 1.875 c = (0.375, 1.5); r_max = 4, c_max stays 0.8, ratio 5, bonus 2.5 c.
+# one: bonus 0.5 c.
+@pytest.mark.parametrize(
+    ("rule", "bonuses", "maxima"),
+    [
+        ("of-paid-bonus", [[0.1, 0.4], [1.5, 0.375]], [[3.0, 0.4], [4.0, 1.5]]),
+        ("of-curiosity", [[0.375, 1.5], [1.0, 0.25]], [[3.0, 0.8], [4.0, 0.8]]),
+        ("one", [[0.1, 0.4], [0.2, 0.05]], [[1.0, 1.0], [1.0, 1.0]]),
+    ],
+)
+def test_bonus_and_maxima_by_hand(
+    rule: str,
+    bonuses: list[list[float]],
+    maxima: list[list[float]],
     monkeypatch: pytest.MonkeyPatch,
-    curiosity: Tensor,
-    reward: Tensor,
-    steps: float,
-) -> Tensor:
-    force_beliefs(monkeypatch, 1.0 - curiosity, 1.0 - curiosity)
-    views = Views(torch.zeros(2, len(reward), 1), torch.zeros(2, len(reward), 2, dtype=torch.int64))
-    return framework.appraise(views, views, reward, torch.tensor(steps), identity, identity).bonus
-
-
-def test_maxima_of_paid_bonus_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    # lambda = 0.5, no decay. The maxima begin at 1e-5 each and are used before a batch enters them.
-    # Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 1, bonus 0.5 c = (0.1, 0.4); then r_max = 3, b_max
-    # = 0.4. Batch 2: c = (0.4, 0.1), r = (2, 2): ratio 3/0.4 = 7.5, bonus 3.75 c = (1.5, 0.375);
-    # then r_max = 3, b_max = 1.5.
-    framework = make_framework(
-        1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all"
-    )
-    first = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), torch.tensor([3.0, 1.0]), 0.0)
-    torch.testing.assert_close(first, torch.tensor([0.1, 0.4]))
-    torch.testing.assert_close(
-        (framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(0.4))
-    )
-    second = paid(framework, monkeypatch, torch.tensor([0.4, 0.1]), torch.tensor([2.0, 2.0]), 0.0)
-    torch.testing.assert_close(second, torch.tensor([1.5, 0.375]))
-    torch.testing.assert_close(
-        (framework.reward_max, framework.bonus_max), (torch.tensor(3.0), torch.tensor(1.5))
-    )
-
-
-def test_maxima_of_curiosity_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    # lambda = 0.5, no decay. The maxima hold the batch before they are used, and the second is of
-    # curiosity itself. Batch 1: c = (0.2, 0.8), r = (3, 1): ratio 3/0.8 = 3.75, bonus 0.5*3.75 c =
-    # (0.375, 1.5). Batch 2: c = (0.4, 0.1), r = (4, 2): r_max = 4, c_max stays 0.8, ratio 5, bonus
-    # 2.5 c = (1, 0.25).
-    framework = make_framework(
-        1,
-        bonus_temperature=0.5,
-        bonus_decay_per_env_step=0.0,
-        selection="all",
-        bonus_maxima="of-curiosity",
-    )
-    first = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), torch.tensor([3.0, 1.0]), 0.0)
-    torch.testing.assert_close(first, torch.tensor([0.375, 1.5]))
-    second = paid(framework, monkeypatch, torch.tensor([0.4, 0.1]), torch.tensor([4.0, 2.0]), 0.0)
-    torch.testing.assert_close(second, torch.tensor([1.0, 0.25]))
-    torch.testing.assert_close(
-        (framework.reward_max, framework.bonus_max), (torch.tensor(4.0), torch.tensor(0.8))
-    )
-
-
-def test_maxima_fixed_at_one_pay_lambda_times_curiosity(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = make_framework(
-        1, bonus_temperature=0.5, bonus_decay_per_env_step=0.0, selection="all", bonus_maxima="one"
-    )
-    for reward in (torch.tensor([3.0, 1.0]), torch.tensor([9.0, 0.0])):
-        bonus = paid(framework, monkeypatch, torch.tensor([0.2, 0.8]), reward, 0.0)
-        torch.testing.assert_close(bonus, torch.tensor([0.1, 0.4]))
+) -> None:
+    options = {"bonus_temperature": 0.5, "bonus_decay_per_env_step": 0.0, "bonus_maxima": rule}
+    framework = make_framework(1, selection="all", **options)
+    batches = (([0.2, 0.8], [3.0, 1.0]), ([0.4, 0.1], [4.0, 2.0]))
+    views = Views(torch.zeros(2, 2, 1), torch.zeros(2, 2, 2, dtype=torch.int64))
+    for (curiosity, reward), bonus, after in zip(batches, bonuses, maxima, strict=True):
+        beliefs = 1.0 - torch.tensor(curiosity)
+        force_beliefs(monkeypatch, beliefs, beliefs)
+        appraisal = framework.appraise(
+            views, views, torch.tensor(reward), STEPS, identity, identity
+        )
+        torch.testing.assert_close(appraisal.bonus, torch.tensor(bonus))
+        found = torch.stack([framework.reward_max, framework.bonus_max])
+        torch.testing.assert_close(found, torch.tensor(after))
 
 
 @pytest.mark.parametrize("precision", DTYPES)

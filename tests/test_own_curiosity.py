@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 import cclf
 from cclf import cli
@@ -85,24 +84,6 @@ def test_bonus_by_rank_is_at_most_two_standard_deviations() -> None:
     assert not measure("Ranks").bonus_signal(torch.full((5,), 0.3), c[:5, None]).any()
 
 
-def test_ranks_reach_every_use_and_leave_the_contrastive_loss_unweighted() -> None:
-    import curiosity_candidates
-
-    ranked, own = framework_of("Ranks"), appraise(framework_of("belief"))
-    appraisal = appraise(ranked)
-    assert torch.equal(appraisal.curiosity, own.curiosity)
-    assert torch.equal(appraisal.selected_view, own.selected_view)
-    u, following = map(curiosity_candidates.rank, (own.curiosity, own.next_curiosity))
-    close(appraisal.weights, torch.stack([0.75 - 0.5 * u, 0.25 + 0.5 * u]))
-    previous = torch.rand(BATCH, dtype=torch.float64)
-    priority = ranked.priority(previous, appraisal)
-    assert priority is not None
-    close(priority, 0.99 * previous + 0.01 * (0.5 + (u + following) / 4))
-    query, key = views_of(3).inputs[:2]
-    every = [ranked.contrastive_loss(query, key, c) for c in (own.curiosity, torch.ones(BATCH))]
-    close(*every)
-
-
 def beliefs_of(made: CuriosityMeasure, query: list[list[float]], keys: list[list[float]]) -> Tensor:
     features = (torch.tensor(query), torch.tensor([keys]))
     return made.beliefs(*features, torch.eye(len(query[0])), None)[0]
@@ -124,19 +105,6 @@ def test_debiased_belief_by_hand() -> None:
     close(beliefs_of(measure("Debiased"), turned, moved), [1.0 / (1.0 + rest)] * 4)
 
 
-def test_copies_halve_the_papers_belief_and_not_the_cancelled_one() -> None:
-    """Of twelve, the last two are copies, with logits of 9 for themselves and each other."""
-    features = 3.0 * torch.eye(12)
-    features[11] = features[10]
-    lists = (features.tolist(), features.tolist())
-    paper, cancelled = (
-        beliefs_of(made, *lists) for made in (CuriosityMeasure(), measure("Cancelled"))
-    )
-    own = math.exp(9)
-    close(paper, [own / (own + 11)] * 10 + [own / (2 * own + 10)] * 2)
-    close(cancelled, [own / (own + 11)] * 10 + [own / (own + 10)] * 2)
-
-
 def test_cancelled_belief_by_hand() -> None:
     # Logits of query 0: own 1, others 2 and 0. The 2 is cancelled: e / (e + 1). Query 1: own 2,
     # others 1 and 0. Query 2: own 0, others 0 and 0, as similar as the own: no negative remains.
@@ -144,18 +112,6 @@ def test_cancelled_belief_by_hand() -> None:
     keys = [[1.0, 0.0], [2.0, 0.0], [0.0, 0.0]]
     e, e2 = math.e, math.exp(2)
     close(beliefs_of(measure("Cancelled"), query, keys), [e / (e + 1), e2 / (e2 + e + 1), 1.0])
-
-
-def test_bonus_of_particles_is_distance_and_nothing_else_changes() -> None:
-    own, appraisal = appraise(framework_of("belief")), appraise(framework_of("Particles"))
-    for name in ("curiosity", "next_curiosity", "weights", "selected_view"):
-        assert torch.equal(getattr(appraisal, name), getattr(own, name)), name
-    scores = []
-    for seed in (1, 2):
-        z = views_of(seed).inputs[0]
-        d = torch.stack([sum((a - b).norm() for b in z) / (BATCH - 1) for a in z])
-        scores.append(torch.log(1 + d) / torch.log(1 + d).mean())
-    close(appraisal.bonus / appraisal.bonus[0], sum(scores) / sum(scores)[0])
 
 
 def test_particles_reward_the_rare_and_count_twelve_neighbors() -> None:
@@ -167,29 +123,6 @@ def test_particles_reward_the_rare_and_count_twelve_neighbors() -> None:
     assert not measure("Particles").bonus_signal(torch.zeros(5), torch.ones(5, 2)).any()
     one = measure("Particles").bonus_signal(torch.zeros(1), torch.ones(1, 2))
     assert one.isfinite().all()
-
-
-@pytest.mark.quick("Ranks")
-@pytest.mark.parametrize("name", NAMES)
-def test_measure_can_be_mapped_over_runs_and_compiled(name: str) -> None:
-    framework = framework_of(name)
-    now, following = ([views_of(seed).inputs for seed in pair] for pair in ((1, 3), (2, 4)))
-
-    def parts(views: Tensor, next_views: Tensor) -> tuple[Tensor, ...]:
-        appraisal = framework.appraise(
-            Views(views), Views(next_views), REWARD, STEPS, lambda x: x, lambda x: x
-        )
-        return appraisal.weights, appraisal.curiosity, appraisal.selected_view
-
-    framework.method = MethodConfig(curiosity=framework.method.curiosity, reward=False)
-    alone = [parts(*each) for each in zip(now, following, strict=True)]
-    mapped = vmap(parts)(*map(torch.stack, (now, following)))
-    graph = torch.compile(parts, backend="eager", fullgraph=True)
-    for number, own in enumerate(alone):
-        for one, other in zip(own, mapped, strict=True):
-            close(other[number], one)
-    for one, other in zip(graph(now[0], following[0]), alone[0], strict=True):
-        assert torch.equal(one, other)
 
 
 # Through the public interface
@@ -225,22 +158,6 @@ def test_command_line_trains_with_a_measure_of_a_module(
     assert cli.main([*evaluate, "--trust-imports"]) == 0
 
 
-def test_python_takes_the_class_itself(tmp_path: Path) -> None:
-    config = tiny_config("toy/reach-1d", "cclf")
-    changes = {
-        name: getattr(group, name)
-        for group, names in (
-            (config.algorithm, ("batch_size", "hidden_dim", "feature_dim", "warmup_agent_steps")),
-            (config.run, ("env_steps", "eval_every_env_steps", "video", "tensorboard", "device")),
-        )
-        for name in names
-    }
-    run = cclf.train(
-        config.task, "cclf", curiosity=type(measure("Cancelled")), out=tmp_path, **changes
-    )
-    assert run.config.method.curiosity == "curiosity_candidates:Cancelled"
-
-
 def test_entry_points_name_measures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,6 +179,7 @@ def test_entry_points_name_measures(
     assert "adds nowhere:Lost to cclf.curiosities" in capsys.readouterr().err
 
 
+@pytest.mark.slow("test_entry_points_name_measures")
 def test_results_of_a_curiosity_that_is_not_installed_are_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cclf import cli, presets
-from cclf.algorithms.base import PACKED_CHANNELS
+from cclf.algorithms.common.off_policy_base import PACKED_CHANNELS
 from cclf.config import Config
 from cclf.errors import ConfigError
 from cclf.kernels.first_convolution import CHANNELS

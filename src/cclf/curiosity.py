@@ -117,8 +117,8 @@ class RunningMean(nn.Module):
 
 
 class AbsoluteMeasure(CuriosityMeasure, nn.Module):
-    """`absolute`: the paper's query and key, with the belief exp(-d^2 / s). Look-alikes in the batch do
-    not change it. s is the running mean of d^2, so that curiosity keeps its spread as distances shrink.
+    """`absolute`: the paper's query and key, with the belief exp(-d^2 / s). Similar observations in the
+    batch do not change it. s is the running mean of d^2, so that curiosity keeps its spread as distances shrink.
 
     Like that of a batch normalization, the state of the measure changes in training mode only. The
     base algorithm calls `observe` once for each batch and saves the measure with its networks.
@@ -146,10 +146,11 @@ class AbsoluteMeasure(CuriosityMeasure, nn.Module):
 
 
 class Transitions(NamedTuple):
-    """Transitions whose observations share rows: those of a rollout do, and on MiniGrid equal ones."""
+    """Transitions that refer to observations by row: o_t and o_(t+1) of a rollout share rows, and on
+    MiniGrid so do equal observations."""
 
     observations: Tensor  # (R, ...)  input of an encoder
-    frequency: Tensor  # (R,)  how often each was seen; the sum is 1
+    frequency: Tensor  # (R,)  how often each occurs; the sum is 1
     current: Tensor  # (B,)  the rows of o_t
     following: Tensor  # (B,)  the rows of o_(t+1)
     action: Tensor  # (B, A)
@@ -165,7 +166,7 @@ class Answers(NamedTuple):
 
 
 class PredictedMeasure(AbsoluteMeasure, ABC):
-    """A measure that learns to predict keys which stand still: features under a fixed random encoder,
+    """A measure that learns to predict fixed keys: features of a random encoder that is not trained,
     normalized by their running mean and standard deviation.
 
     A base algorithm calls `build` once, and for each batch `answers`; it steps `predictor` on their
@@ -193,10 +194,10 @@ class PredictedMeasure(AbsoluteMeasure, ABC):
         """From the keys (R, D) of all observations."""
 
     def answers(self, transitions: Transitions) -> Answers:
-        """Where an episode ended, nothing is asked about o_(t+1): its curiosity is 0."""
-        found = self.predict(transitions, self.normalized_features(transitions))
-        unasked = torch.stack([torch.zeros_like(transitions.ended), transitions.ended])
-        return found._replace(query=torch.where(unasked[..., None], found.key, found.query))
+        """Where an episode ended, nothing is predicted of o_(t+1): its curiosity is 0."""
+        answers = self.predict(transitions, self.normalized_features(transitions))
+        skipped = torch.stack([torch.zeros_like(transitions.ended), transitions.ended])
+        return answers._replace(query=torch.where(skipped[..., None], answers.key, answers.query))
 
     @torch.no_grad()
     def normalized_features(self, transitions: Transitions) -> Tensor:
@@ -273,11 +274,10 @@ def find_measure(name: str) -> CuriosityMeasure:
     its name, that control of it."""
     own, control = split_control(name)
     measure = _find_measure(own)
-    if not control:
-        return measure
-    kind, measure = type(measure), copy.copy(measure)
-    controls = (CURIOSITY_MEASURES[control], kind)
-    measure.__class__ = type(f"{control.title()}{kind.__name__}", controls, {})
+    if control:  # a copy, whose class inherits from the control first
+        kinds = (CURIOSITY_MEASURES[control], type(measure))
+        measure = copy.copy(measure)
+        measure.__class__ = type(f"{control.title()}{kinds[1].__name__}", kinds, {})
     return measure
 
 
@@ -285,11 +285,11 @@ def _find_measure(name: str) -> CuriosityMeasure:
     if name in CURIOSITY_MEASURES:
         return CURIOSITY_MEASURES[name]()
     if ":" in name:
-        found = import_object("curiosity", name)
+        imported = import_object("curiosity", name)
     else:
-        found = load_entry_point("curiosity", CURIOSITY_ENTRY_POINTS, name)
+        imported = load_entry_point("curiosity", CURIOSITY_ENTRY_POINTS, name)
     try:
-        measure = found() if isinstance(found, type) else found
+        measure = imported() if isinstance(imported, type) else imported
     except Exception as error:  # code of another package
         raise ConfigError(f"curiosity={name} cannot be made: {short_error(error)}") from error
     if not isinstance(measure, CuriosityMeasure):
@@ -297,12 +297,3 @@ def _find_measure(name: str) -> CuriosityMeasure:
             f"curiosity={name} is no cclf.curiosity.CuriosityMeasure but {type(measure).__name__}"
         )
     return measure
-
-
-def sample_permutation(batch: int, generator: torch.Generator) -> Tensor:
-    """A random permutation (B,), by sorting random numbers, which a CUDA graph can capture.
-
-    >>> sample_permutation(4, torch.Generator().manual_seed(1)).sort().values
-    tensor([0, 1, 2, 3])
-    """
-    return torch.rand(batch, generator=generator, device=generator.device).argsort()

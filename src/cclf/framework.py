@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cclf import equations
 from cclf.config import MethodConfig
-from cclf.curiosity import find_measure, sample_permutation
+from cclf.curiosity import find_measure
 from cclf.data.augmentations import V, ViewIndex, Views
 
 Encode = Callable[[V], Tensor]  # views (N, ...) to features (N, D)
@@ -107,7 +107,10 @@ class Framework(nn.Module):
 
     def sample_permutation(self, batch: int, generator: torch.Generator) -> Tensor | None:
         """The permutation (B,) for `appraise`. If none is needed, nothing is sampled."""
-        return sample_permutation(batch, generator) if self.needs_permutation else None
+        if not self.needs_permutation:
+            return None
+        # Sorted random numbers, because a CUDA graph cannot capture `torch.randperm`.
+        return torch.rand(batch, generator=generator, device=generator.device).argsort()
 
     @torch.no_grad()
     def match_probabilities(
@@ -206,8 +209,9 @@ class Framework(nn.Module):
             selected = equations.select_most_curious(beliefs)
         elif self.selection == "overlap":
             corners, pixels = views.crop_corners, views.crop_pixels
-            assert corners is not None, "selection by overlap needs the corners of the crops"
-            assert pixels is not None, "selection by overlap needs the size of the crops"
+            assert corners is not None and pixels is not None, (  # noqa: PT018
+                "selection by overlap needs the corners and the size of the crops"
+            )
             overlaps = equations.overlap(corners[:1], corners[1:], pixels)
             selected = equations.select_least_overlap(overlaps)
         else:

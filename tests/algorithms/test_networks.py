@@ -65,67 +65,6 @@ def test_linear_layers_start_orthogonal_and_biases_at_zero(make) -> None:
     assert (norms[0].weight == 1.0).all()
 
 
-def test_q_functions_have_different_initial_weights() -> None:
-    critic = make_critic()
-    assert not torch.equal(critic.q1[0].weight, critic.q2[0].weight)
-
-
-@pytest.mark.parametrize(("pixels", "side"), [(84, 35), (16, 1), (15, 1), (17, 2)])
-def test_out_dim_is_the_number_of_features(pixels: int, side: int) -> None:
-    convolutions = ConvEncoder(9, pixels, layers=4, filters=32)
-    features = convolutions(torch.zeros(2, 9, pixels, pixels, dtype=torch.uint8))
-    assert convolutions.out_dim == 32 * side**2
-    assert features.shape == (2, convolutions.out_dim)
-
-
-def test_the_papers_encoder_has_39200_features_in_and_50_out() -> None:
-    encoder = make_encoder(pixels=84)
-    assert encoder.convolutions.out_dim == 39200
-    assert encoder(torch.zeros(1, 9, 84, 84, dtype=torch.uint8)).shape == (1, 50)
-
-
-def test_pixels_are_scaled_to_one() -> None:
-    convolutions = ConvEncoder(3, 15, layers=1, filters=1)
-    nn.init.constant_(convolutions.layers[0].weight, 1 / 27)
-    nn.init.zeros_(convolutions.layers[0].bias)
-    white = convolutions(torch.full((1, 3, 15, 15), 255, dtype=torch.uint8))
-    torch.testing.assert_close(white, torch.ones(1, 49))
-
-
-def test_convolutions_are_plain_convolutions_flattened_with_channels_last() -> None:
-    torch.manual_seed(0)
-    convolutions = make_encoder(pixels=20).convolutions.double()
-    images = torch.randint(256, (3, 9, 20, 20), dtype=torch.uint8)
-    x = images.double() / 255.0
-    for number, layer in enumerate(convolutions.layers):
-        x = torch.relu(
-            nn.functional.conv2d(x, layer.weight, layer.bias, stride=2 if number == 0 else 1)
-        )
-    assert x.shape == (3, 32, 3, 3)
-    torch.testing.assert_close(convolutions(images), x.permute(0, 2, 3, 1).reshape(3, -1))
-
-
-def test_features_are_layer_normalised_and_squashed_only_with_tanh() -> None:
-    torch.manual_seed(0)
-    plain, squashed = make_encoder(tanh=False), make_encoder(tanh=True)
-    squashed.load_state_dict(plain.state_dict())
-    images = torch.randint(256, (6, 9, 16, 16), dtype=torch.uint8)
-    z = plain(images)
-    torch.testing.assert_close(z.mean(1), torch.zeros(6), rtol=0.0, atol=1e-5)
-    torch.testing.assert_close(z.var(1, unbiased=False), torch.ones(6), rtol=0.0, atol=1e-2)
-    assert z.abs().max() > 1.0
-    assert torch.equal(squashed(images), torch.tanh(z))
-
-
-def test_critic_values_are_one_number_per_sample_and_twin() -> None:
-    critic = make_critic()
-    z, action = torch.randn(6, FEATURES), torch.randn(6, ACTIONS)
-    q1, q2 = critic.q_values(z, action)
-    assert q1.shape == q2.shape == (6,)
-    assert torch.equal(q1, critic.q1(torch.cat([z, action], 1))[:, 0])
-    assert torch.equal(q2, critic.q2(torch.cat([z, action], 1))[:, 0])
-
-
 def spread_policy() -> tuple[SacActor, Tensor, Tensor, PolicySample]:
     """A policy whose log standard deviations are moderate, so that its actions spread without
     saturating."""
@@ -166,20 +105,6 @@ def test_log_prob_is_finite_where_the_tanh_saturates() -> None:
     assert sample.log_prob.isfinite().all()
 
 
-def test_action_is_mean_plus_scaled_noise_and_the_mean_action_has_none() -> None:
-    actor, features, noise, sample = spread_policy()
-    gaussian = gaussian_of(actor, features)
-    torch.testing.assert_close(sample.action, torch.tanh(gaussian.mean + noise * gaussian.stddev))
-    torch.testing.assert_close(actor(features), torch.tanh(gaussian.mean))
-    without_noise = actor.sample(actor.head(features), torch.zeros_like(noise))
-    assert torch.equal(without_noise.action, actor(features))
-
-
-def test_entropy_is_that_of_the_gaussian_before_the_tanh() -> None:
-    actor, features, _, sample = spread_policy()
-    torch.testing.assert_close(sample.entropy, gaussian_of(actor, features).entropy())
-
-
 def test_standard_deviation_stays_between_its_bounds() -> None:
     actor = make_actor()
     for bias, log_std in ((-50.0, -10.0), (50.0, 2.0)):
@@ -188,12 +113,6 @@ def test_standard_deviation_stays_between_its_bounds() -> None:
         torch.testing.assert_close(
             entropy, torch.full((3,), ACTIONS * (log_std + 0.5 * math.log(2 * math.pi * math.e)))
         )
-
-
-def test_the_actor_owns_no_convolution() -> None:
-    actor = make_actor()
-    assert not [layer for layer in actor.modules() if isinstance(layer, nn.Conv2d)]
-    assert {name.split(".")[0] for name, _ in actor.named_parameters()} == {"head", "trunk"}
 
 
 def test_grid_encoder_is_three_convolutions_and_a_pool() -> None:

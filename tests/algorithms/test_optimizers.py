@@ -100,14 +100,6 @@ def test_adam_step_equals_the_fused_adam() -> None:
             torch.testing.assert_close(one[name], other[name], rtol=0.0, atol=1e-14)
 
 
-def test_step_changes_only_parameters_of_the_optimizer() -> None:
-    network = small_network()
-    first = copy.deepcopy(network[0].weight)
-    backward_and_step(network(torch.randn(4, 5)).sum(), Adam(network[2].parameters(), lr=0.1))
-    assert torch.equal(network[0].weight, first)
-    assert all(parameter.grad is None for parameter in network.parameters())
-
-
 @pytest.mark.parametrize("compiler", [None, uncompiled])
 def test_steps_of_two_parameter_subsets_equal_one_step_of_all(
     compiler: Compiler | None,

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cclf import presets
 from cclf.algorithms.rainbow import equations as rainbow_equations
 from cclf.algorithms.rainbow.networks import (
     DuelingHead,
@@ -21,8 +20,6 @@ from cclf.algorithms.rainbow.networks import (
 from cclf.algorithms.rainbow.presets import METHODS as RAINBOW_METHODS
 from cclf.algorithms.rainbow.rainbow import make_rainbow
 from cclf.data import augmentations
-from cclf.envs.frame_stack import StackedEnv
-from cclf.envs.make import make_env
 from rainbow_inputs import batch_of, rainbow_of, tiny, update
 from tiny_runs import differing
 
@@ -53,22 +50,7 @@ def loss_of(config, batch, dtype=F64, beta=0.6, prepare=lambda _: None):
 # The network
 
 
-def test_the_data_efficient_network_has_576_features_and_sees_pixels_up_to_74():
-    encoder = GameEncoder(4, 84, "data-efficient")
-    images = torch.rand(2, 4, 84, 84, requires_grad=True)
-    features = encoder(images)
-    features.sum().backward()
-    seen = images.grad.abs().sum((0, 1)) > 0
-    assert features.shape == (2, 576)
-    assert encoder.visible_pixels == 75
-    assert seen[:75, :75].all()
-    assert not seen[75:].any()
-    assert not seen[:, 75:].any()
-
-
-@pytest.mark.parametrize(
-    ("kind", "pixels"), [("data-efficient", 84), ("nature", 84), ("data-efficient", 30)]
-)
+@pytest.mark.parametrize(("kind", "pixels"), [("nature", 40), ("data-efficient", 30)])
 def test_patches_times_a_matrix_are_convolutions(kind, pixels):
     encoder = GameEncoder(4, pixels, kind).double()
     images = torch.randint(0, 256, (3, 4, pixels, pixels), dtype=torch.uint8)
@@ -124,21 +106,6 @@ def test_a_noisy_layer_by_hand():
     # weights 1 + 10 * 0.5 * 2 and 2 + 20 * 0.5 * -1, bias 3 + 30 * 0.5
     assert layer(x, noise).item() == 11.0 - 8.0 + 18.0
     assert layer(x, None).item() == 6.0
-
-
-def test_the_projection_is_curls():
-    projection = Projection(5, 4, 3).double()
-    x = torch.randn(7, 5, dtype=F64)
-    hidden = x @ projection.hidden_weight.T
-    hidden = torch.relu(
-        (hidden - hidden.mean(1, keepdim=True))
-        / (hidden.var(1, keepdim=True, unbiased=False) + 1e-5).sqrt()
-    )
-    out = hidden @ projection.weight.T
-    out = (out - out.mean(1, keepdim=True)) / (
-        out.var(1, keepdim=True, unbiased=False) + 1e-5
-    ).sqrt()
-    torch.testing.assert_close(projection(x), out)
 
 
 # The loss against an independent slow one
@@ -364,45 +331,6 @@ def test_beliefs_and_contrastive_loss_by_hand(method):
         assert len(set(chosen.tolist())) > 1, "not always the same view"
 
 
-def test_mixing_before_or_after_the_projection_is_no_different():
-    support = torch.linspace(-2, 2, 9, dtype=F64)
-    p, q = (torch.rand(3, 9, dtype=F64).softmax(1) for _ in range(2))
-    places = torch.randn(3, 9, dtype=F64)
-    c = torch.rand(3, 1, dtype=F64)
-    mixed = rainbow_equations.project_categorical((1 - c) * p + c * q, places, support)
-    parts = [rainbow_equations.project_categorical(part, places, support) for part in (p, q)]
-    torch.testing.assert_close(mixed, (1 - c) * parts[0] + c * parts[1])
-
-
-def test_curiosity_at_the_start_is_near_chance_and_the_contrastive_loss_above_it():
-    """Sheet: NCE above ln 32 at the start, selected c about 0.97 to 0.997 on frames of a game; here
-    on frames of the toy."""
-    config = presets.resolve("toy/catch", "cclf")
-    game = StackedEnv(make_env(config, 3), config.env.frame_stack)
-    random, frames = np.random.default_rng(0), []
-    game.reset()
-    while len(frames) < 64:
-        frames.append(game.stack)
-        if game.step(int(random.integers(3))).terminated:
-            game.reset()
-    batch = batch_of(config)
-    images = torch.from_numpy(np.stack(frames))
-    batch = batch._replace(observation=images[None, :32], next_observation=images[None, 32:])
-    metrics, _ = update(rainbow_of([config]), batch)
-    assert metrics["contrastive_loss"].item() > math.log(32)
-    assert 0.96 < metrics["curiosity_mean"].item() < 0.9999
-    assert 0.96 < metrics["next_curiosity_mean"].item() < 0.9999
-
-
-def test_curiosity_of_one_keeps_priorities_at_one():
-    step, _ = loss_of(
-        tiny("cclf"),
-        batch_of(tiny("cclf"), dtype=F64)._replace(priority=torch.ones(1, 4, dtype=F64)),
-        prepare=forced(1.0),
-    )
-    assert torch.equal(step.priority, torch.ones(4, dtype=F64))
-
-
 def test_the_bonus_is_small_and_enters_the_return_once():
     config = tiny("cclf")
     batch = batch_of(config, dtype=F64)
@@ -424,33 +352,6 @@ def test_the_bonus_is_small_and_enters_the_return_once():
         batch._replace(n_step_return=batch.n_step_return + seen[0]),
     )
     assert step.loss.item() == pytest.approx(shifted.loss.item(), rel=1e-12)
-
-
-def test_curl_learns_q_from_the_frames_as_they_are():
-    """Its Q loss equals Rainbow's on the same batch and noise; the contrastive loss joins each
-    sample's own."""
-    batch = batch_of(tiny("curl"), dtype=F64)
-    rainbow, _ = loss_of(tiny("rainbow"), batch)
-
-    def same(module):
-        for name, value in one_run(tiny("rainbow")).state_dict().items():
-            if name in module.state_dict() and "momentum" not in name:
-                module.state_dict()[name].copy_(value)
-
-    curl, module = loss_of(tiny("curl"), batch, prepare=same)
-    apart, _ = loss_of(tiny("curl", contrastive_joins_td=False), batch, prepare=same)
-    assert curl.metrics["q_loss"].item() == pytest.approx(
-        rainbow.metrics["q_loss"].item(), rel=1e-9
-    )
-    nce = curl.metrics["contrastive_loss"].item()
-    weights = batch.priority[0] ** -0.6
-    weights = weights / weights.max()
-    assert module.contrastive_coefficient == 1.0
-    assert curl.loss.item() - apart.loss.item() == pytest.approx(
-        nce * (weights.mean().item() - 1.0), rel=1e-6
-    )
-    np.testing.assert_allclose(curl.priority**2 - apart.priority**2, nce, rtol=1e-9)
-    assert rainbow.metrics.keys() < curl.metrics.keys()
 
 
 @pytest.mark.quick("rainbow", "curl", "cclf")
@@ -483,45 +384,20 @@ def test_every_method_makes_updates(method):
 # Random numbers
 
 
-def test_noise_depends_on_run_and_index_but_not_on_the_batch():
-    configs = [tiny("cclf", seed=seed) for seed in (1, 2, 3)]
-    together, alone = rainbow_of(configs, (3, 18, 6)), rainbow_of([configs[2]], (6,))
-    uniform, noise = together.noise.sample(torch.tensor(5))
-    uniform_alone, noise_alone = alone.noise.sample(torch.tensor(5))
-    for name, numbers in uniform_alone.items():
-        mine = uniform[name][2]
-        assert torch.equal(mine[tuple(slice(size) for size in numbers[0].shape)], numbers[0]), name
-    assert torch.equal(noise.shifts[2], noise_alone.shifts[0])
-    assert not torch.equal(noise.shifts[0], noise.shifts[1])
-    assert not torch.equal(together.noise.sample(torch.tensor(6))[1].shifts, noise.shifts)
-
-
-def test_the_online_noise_of_an_update_is_the_one_acted_with():
-    """An action at moment t is the best under the noise that the update of moment t learns with."""
-    config = tiny("rainbow")
-    rainbow = rainbow_of([config])
-    images = batch_of(config).observation[:, 0]
-    for moment in range(20):
-        action = rainbow.act(images, torch.tensor(moment), torch.tensor(0.0))
-        noise = noise_of(rainbow, moment)
-        values = rainbow.q_values(rainbow.rows["online"][0], images, noise.online, torch.ones(3))
-        assert action.tolist() == values.argmax(1).tolist()
-
-
 def test_epsilon_greedy_explores_valid_actions_alone():
     configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
     rainbow = rainbow_of(configs, (3, 6))
     images = batch_of(configs[0], runs=2).observation[:, 0]
     random = torch.stack(
-        [rainbow.act(images, torch.tensor(moment), torch.tensor(1.0)) for moment in range(100)]
+        [rainbow.act(images, torch.tensor(moment), torch.tensor(1.0)) for moment in range(40)]
     )
     assert set(random[:, 0].tolist()) == {0, 1, 2}
     assert set(random[:, 1].tolist()) == set(range(6))
     greedy = torch.stack(
-        [rainbow.act(images, torch.tensor(moment), torch.tensor(0.0)) for moment in range(100)]
+        [rainbow.act(images, torch.tensor(moment), torch.tensor(0.0)) for moment in range(40)]
     )
     mixed = torch.stack(
-        [rainbow.act(images, torch.tensor(moment), torch.tensor(0.5)) for moment in range(100)]
+        [rainbow.act(images, torch.tensor(moment), torch.tensor(0.5)) for moment in range(40)]
     )
     assert greedy[:, 0].max() < 3
     assert 0.3 < (mixed == greedy).float().mean() < 0.9
@@ -572,16 +448,6 @@ def test_batched_updates_equal_those_of_each_run_alone(method):
                 )
 
 
-def test_batched_updates_in_float32_stay_close():
-    configs = [tiny("cclf", seed=seed) for seed in (1, 2)]
-    together = trained(configs, (3, 6), (0, 1), torch.float32)
-    alone = trained([configs[1]], (6,), (1,), torch.float32)[0]
-    for name, value in alone["networks"].items():
-        torch.testing.assert_close(
-            together[1]["networks"][name], value, rtol=1e-4, atol=1e-5, msg=name
-        )
-
-
 def test_gradients_are_clipped_run_by_run():
     """A run with a huge loss must not shorten the step of another one. Adam's first moment shows the
     clipped gradient."""
@@ -629,18 +495,6 @@ def test_parameters_written_to_a_run_reach_its_rows_alone():
         assert set(rows[0].unique().tolist()) == {0.0, 0.5}, "the padding stays zero"
 
 
-def test_the_padding_of_a_game_with_fewer_actions_stays_zero():
-    configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
-    rainbow = rainbow_of(configs, (3, 6))
-    for moment in range(4):
-        update(rainbow, batch_of(configs[0], runs=2, seed=moment), moment)
-    filled = rainbow.layouts["online"].unflatten(rainbow.rows["online"][0])[
-        "online.head.layers.1.weight_mean"
-    ]
-    assert not filled[3 * 5 :].any()
-    assert filled[: 3 * 5].all(1).any()
-
-
 def test_every_parameter_of_every_run_is_aligned():
     """To 256 bytes in float32, because aligned matrix products read 16 bytes at once."""
     rainbow = rainbow_of([tiny("cclf", seed=seed) for seed in (1, 2)], (3, 6))
@@ -656,15 +510,6 @@ def test_every_parameter_of_every_run_is_aligned():
             for name, part in parts.items()
             if (part.data_ptr() - rows.data_ptr()) % (64 * rows.element_size())
         }
-
-
-def test_the_state_of_a_run_fits_a_batch_of_any_size():
-    configs = [tiny("cclf", seed=seed) for seed in (1, 2)]
-    rainbow, alone = rainbow_of(configs, (18, 3)), rainbow_of([configs[1]], (3,))
-    for index in range(3):
-        update(rainbow, batch_of(configs[0], runs=2, seed=index), index)
-    alone.runs[0].load_state_dict(rainbow.runs[1].state_dict())
-    assert differing(rainbow.runs[1].state_dict(), alone.runs[0].state_dict()) == []
 
 
 # Augmentation
@@ -700,16 +545,16 @@ def test_drqs_augmentation_is_pad_crop():
     assert set(offsets.unique().tolist()) == set(range(9))
 
 
-def test_views_beyond_what_the_network_sees_are_not_made():
+def test_views_hold_the_pixels_that_the_network_sees():
     config = tiny("cclf", env={"frame_pixels": 30, "crop_pixels": 30})
     module = one_run(config)
     noise = noise_of(rainbow_of([config], dtype=F64))
     images = batch_of(config).observation[0]
     assert module.views(images, noise.shifts, noise.intensity).inputs.shape == (5, 4, 2, 25, 25)
-    assert tiny("drq").algorithm.intensity_scale == 0.05
 
 
-@pytest.mark.parametrize("method", ["cclf", "curl", "rainbow-shift-2", "drq"])
+@pytest.mark.quick("cclf")
+@pytest.mark.parametrize("method", ["cclf", "drq"])
 def test_packed_views_change_nothing(monkeypatch, method):
     """As on a GPU: four frames of a pixel in one word, through selection, losses and gradients."""
     configs = [tiny(method, seed=seed, env={"frame_stack": 4}) for seed in (1, 2)]

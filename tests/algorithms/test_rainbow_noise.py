@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from cclf.algorithms.rainbow.noise import CounterBasedRNG, mix, normal
+from cclf.algorithms.rainbow.noise import CounterBasedRNG, mix
 
 CPU = torch.device("cpu")
 
@@ -20,16 +20,6 @@ def test_the_mix_is_splitmix64():
     states = np.random.default_rng(0).integers(-(2**63), 2**63, 1000)
     assert [value % 2**64 for value in mix(torch.from_numpy(states)).tolist()] == [
         splitmix(int(s) % 2**64) for s in states
-    ]
-
-
-def test_known_numbers_of_splitmix64():
-    """Its published sequence from seed 1234567."""
-    state = torch.tensor([1234567]) + (torch.arange(3) + 1) * (0x9E3779B97F4A7C15 - 2**64)
-    assert [value % 2**64 for value in mix(state).tolist()] == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
     ]
 
 
@@ -56,7 +46,7 @@ def test_a_number_depends_on_key_index_name_and_place_alone():
     assert len(flat.unique()) == len(flat)
 
 
-def test_uniform_and_normal_numbers_have_their_moments():
+def test_uniform_numbers_have_their_moments():
     uniform = torch.cat(
         [sample({"x": (1000,)}, [5, 6], index)["x"].flatten() for index in range(50)]
     )
@@ -65,19 +55,3 @@ def test_uniform_and_normal_numbers_have_their_moments():
     assert abs(uniform.mean() - 0.5) < 0.005
     assert abs(uniform.var() - 1 / 12) < 0.002
     assert abs(np.corrcoef(uniform[:-1], uniform[1:])[0, 1]) < 0.01
-    gauss = normal(uniform)
-    assert abs(gauss.mean()) < 0.02
-    assert abs(gauss.std() - 1.0) < 0.02
-    assert abs((gauss**4).mean() - 3.0) < 0.15
-
-
-def test_runs_and_indices_are_uncorrelated():
-    numbers = CounterBasedRNG({"x": (4000,)}, CPU)
-    rows = torch.cat(
-        [
-            numbers.uniform(torch.tensor([1, 2, 2**62 + 1]), torch.tensor(index))
-            for index in range(4)
-        ]
-    )
-    correlation = torch.corrcoef(rows) - torch.eye(12)
-    assert correlation.abs().max() < 0.07

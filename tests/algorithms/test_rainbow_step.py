@@ -63,18 +63,7 @@ def test_order_of_a_step(bug):
 
     assert events[44:51] == events_of(12)
     assert events[-8:] == [*events_of(15), ("update_target", None)]
-    assert (learner.agent_steps, learner.updates) == (15, 4)
-
-
-def test_updates_of_a_step_have_different_random_numbers():
-    learner, events = learner_of(tiny("rainbow", updates_per_agent_step=3)), []
-    record(events, learner.batch.algorithm.noise, "sample", int)
-    for env_steps in range(13):
-        learner.step(env_steps)
-    assert learner.updates == 6
-    indices = [index for _, index in events]
-    assert indices[-4:] == [39, 39, 40, 41], "acting and the first update share theirs"
-    assert len(set(indices)) == len(indices) - 2
+    assert (learner.batch.agent_steps, learner.updates) == (15, 4)
 
 
 def test_replay_holds_what_the_game_returned():
@@ -183,7 +172,7 @@ def test_a_state_with_unknown_actions_is_refused():
         learner_of(tiny("rainbow")).load_state_dict(state)
 
 
-@pytest.mark.quick("rainbow-settings0", "cclf-settings2", "drq-settings3")
+@pytest.mark.quick("rainbow-settings0", "drq-settings3", "cclf-settings9")
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
@@ -205,7 +194,7 @@ def test_training_equals_the_reference(method, settings):
     for env_steps in range(24):
         learner.step(env_steps)
         metrics = [reference.step(env_steps)[1] for reference in references]
-    assert learner.runs[0].updates == 13 * configs[0].algorithm.updates_per_agent_step
+    assert learner.updates == 13 * configs[0].algorithm.updates_per_agent_step
     assert metrics[0][0].keys() <= {*rainbow.metric_names}
     for run, reference in zip(learner.runs, references, strict=True):
         ours, theirs = run.replay.run_state(run.index), reference.replay.run_state(0)

@@ -47,25 +47,6 @@ def at(replay, slot):
     return type(batch := replay.gather(torch.tensor([[slot]])))(*(part[0, 0] for part in batch))
 
 
-def test_transition_inside_an_episode_by_hand():
-    replay = make()
-    play(replay, [12])
-    found = at(replay, 5)
-    assert frames_of(found.observation) == [3, 4, 5, 6]
-    assert frames_of(found.next_observation) == [6, 7, 8, 9]
-    assert (found.reward.item(), found.n_step_return.item()) == (5.0, 5 + 0.5 * 6 + 0.25 * 7)
-    assert (found.continuation.item(), found.action.item(), found.slot.item()) == (1.0, 0, 5)
-
-
-def test_frames_before_the_episode_are_zero():
-    replay = make()
-    play(replay, [4, 10])
-    assert frames_of(at(replay, 4).observation) == [0, 0, 0, 5]
-    assert frames_of(at(replay, 5).observation) == [0, 0, 5, 6]
-    assert frames_of(at(replay, 4).next_observation) == [5, 6, 7, 8]
-    assert frames_of(at(replay, 0).observation) == [0, 0, 0, 1]
-
-
 @pytest.mark.parametrize("bug", [False, True])
 def test_frames_and_rewards_after_the_end_are_zero(bug):
     """An episode of six steps: it ends within three steps of slots 3, 4 and 5; with the bug slot 2 has no
@@ -143,12 +124,6 @@ def sampled_slots(replay, count=4000):
     return replay.sample(uniform.double()).slot[0]
 
 
-def test_only_steps_with_n_newer_ones_are_sampled():
-    replay = make()
-    play(replay, [10])
-    assert set(sampled_slots(replay).tolist()) == set(range(10 - N))
-
-
 def test_wrapped_buffer_samples_no_overwritten_history():
     replay = make(capacity=20)
     play(replay, [7] * 9 + [4])  # 67 steps in 24 slots
@@ -208,13 +183,6 @@ def test_sampling_by_blocks_equals_one_cumulative_sum():
     assert torch.equal(replay.sample(uniform).slot, expected)
 
 
-def test_equal_priorities_are_uniform_replay():
-    replay = make(capacity=40)
-    play(replay, [40])
-    counts = torch.bincount(sampled_slots(replay, 40_000))
-    assert counts.max() - counts.min() <= 2
-
-
 def test_new_steps_have_the_largest_priority_so_far():
     replay = make(runs=2)
     step(replay, 0)
@@ -236,25 +204,6 @@ def test_last_priority_of_a_duplicate_slot_counts():
     )
     assert replay.priorities[0, [2, 5]].tolist() == pytest.approx([0.4, 0.2])
     assert replay.priorities[1, [1, 3, 4]].tolist() == pytest.approx([0.6, 0.7, 0.8])
-
-
-def test_runs_do_not_mix():
-    replay = make(runs=2)
-    for number in range(10):
-        replay.add(
-            torch.stack([torch.full((2, 2), number), torch.full((2, 2), 100 + number)]).to(
-                torch.uint8
-            ),
-            torch.tensor([number, 2 * number]),
-            torch.tensor([number, number % 5]),
-        )
-        replay.add_reward(torch.tensor([1.0, 2.0]), torch.tensor([False, number == 4]))
-    batch = replay.gather(torch.tensor([[5, 2], [5, 2]]))
-    assert frames_of(batch.observation[0, 0]) == [2, 3, 4, 5]
-    assert frames_of(batch.observation[1, 0]) == [0, 0, 0, 105]
-    assert batch.continuation.tolist() == [[1, 1], [1, 0]]
-    assert batch.n_step_return[1].tolist() == [3.5, 3.5]
-    assert batch.action.tolist() == [[5, 2], [10, 4]]
 
 
 @pytest.mark.parametrize("bug", [False, True])

@@ -17,7 +17,7 @@ import reference_sac
 from cclf import equations
 from cclf.algorithms.common.observations import UpdateNoise
 from cclf.algorithms.sac.presets import METHODS as SAC_METHODS
-from cclf.algorithms.sac.sac import SAC, actor_loss, critic_loss
+from cclf.algorithms.sac.sac import SAC
 from cclf.config import Config, Precision
 from cclf.data.replay import Replay
 from cclf.presets import resolve
@@ -411,230 +411,37 @@ def test_with_every_piece_off_the_appraisal_gives_textbook_sac_bit_for_bit(
 # --- c. special cases of the paper ---
 
 
-class CriticStep:
-    """Target, losses and gradients of the first critic step of a method, in float64 on the given
-    crops and policy noise."""
-
-    def __init__(self, sac: SAC, noise: UpdateNoise, run: Update, monkeypatch: pytest.MonkeyPatch):
-        to_double(sac)
-        batch = make_batch()
-        batch = batch._replace(
-            **{
-                name: getattr(batch, name).double()
-                for name in ("action", "reward", "continuation", "priority")
-            }
-        )
-        gradients: list[Tensor] = []
-
-        critic = sac.optimizers["critic"]
-        plain_step = critic.step
-
-        def remember(parameters: list[Tensor], found: list[Tensor], *move: Any) -> None:
-            gradients.extend(gradient.clone() for gradient in found)
-            plain_step(parameters, found, *move)
-
-        monkeypatch.setattr(critic, "step", remember)
-        with monkeypatch.context() as patch:
-            targets, losses = spy(patch, "q_target"), spy(patch, "q_loss")
-            run(
-                sac,
-                batch,
-                as_double(noise),
-                STEPS,
-            )
-        self.target, self.losses, self.gradients = (
-            targets[0][1],
-            torch.stack([loss.detach() for _, loss in losses]),
-            gradients,
-        )
+def critic_figures(sac: SAC, noise: UpdateNoise, run: Update) -> dict[str, Tensor]:
+    """Losses, target and the norm of the gradients of a first critic step, in float64."""
+    batch = Batch(*(x.double() if x.is_floating_point() else x for x in make_batch()))
+    metrics = run(to_double(sac), batch, as_double(noise), STEPS).metrics
+    return {name: metrics[name] for name in ("critic_loss", "gradient_norm", "target_mean")}
 
 
-def assert_same_step(one: CriticStep, other: CriticStep, tolerance: float) -> None:
-    assert one.target.abs().max() > 0.1
-    torch.testing.assert_close(one.target, other.target, rtol=0.0, atol=tolerance)
-    torch.testing.assert_close(one.losses, other.losses, rtol=0.0, atol=tolerance)
-    assert max(gradient.abs().max() for gradient in one.gradients) > 1e-3
-    for gradient, expected in zip(one.gradients, other.gradients, strict=True):
-        torch.testing.assert_close(gradient, expected, rtol=0.0, atol=tolerance)
-
-
-def cclf_step_with(
-    curiosity: float, run: Update, monkeypatch: pytest.MonkeyPatch
-) -> tuple[CriticStep, UpdateNoise]:
-    """All four pieces on, a bonus of lambda = 0, every belief at 1 - curiosity: ties choose view 1
-    for o and o'."""
+@both_updates
+@pytest.mark.parametrize(
+    ("curiosity", "method", "views"),
+    [(0.0, "rad", slice(0, 1)), (0.5, "drq", slice(0, 2)), (1.0, "rad", slice(1, 2))],
+)
+def test_cclf_of_constant_curiosity_is_rad_on_one_of_two_views_or_drq_on_both(
+    curiosity: float, method: str, views: slice, run: Update, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All four pieces on, a bonus of lambda = 0, every belief at 1 - curiosity: ties select view 1 of
+    o and o'."""
     sac = make_sac("cclf", bonus_temperature=0.0)
     noise = draw_noise(sac)
     with monkeypatch.context() as patch:
         patch.setattr(
             equations, "belief", lambda _, keys, *__: torch.full_like(keys[..., 0], 1.0 - curiosity)
         )
-        return CriticStep(sac, noise, run, patch), noise
-
-
-@both_updates
-def test_even_curiosity_makes_cclf_drq_on_the_same_two_views(
-    run: Update, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cclf, noise = cclf_step_with(0.5, run, monkeypatch)
-    two = noise._replace(
-        augmentation=noise.augmentation[:2], next_augmentation=noise.next_augmentation[:2]
-    )
-    drq = CriticStep(make_sac("drq"), two, run, monkeypatch)
-    assert_same_step(cclf, drq, tolerance=0.0 if run is reference_sac.update else 1e-12)
-
-
-@both_updates
-@pytest.mark.parametrize(("curiosity", "view"), [(0.0, 0), (1.0, 1)])
-def test_no_curiosity_makes_cclf_rad_on_the_anchor_and_full_curiosity_on_the_other_view(
-    curiosity: float, view: int, run: Update, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cclf, noise = cclf_step_with(curiosity, run, monkeypatch)
-    only = slice(view, view + 1)
-    one = UpdateNoise(
-        noise.augmentation[only], noise.next_augmentation[only], noise.target[only], noise.actor
-    )
-    assert_same_step(cclf, CriticStep(make_sac("rad"), one, run, monkeypatch), tolerance=1e-12)
-
-
-def test_drqs_target_is_the_mean_of_its_two_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    drq = make_sac("drq")
-    noise = draw_noise(drq)
-    both = CriticStep(drq, noise, reference_sac.update, monkeypatch)
-    targets = []
-    for view in (slice(0, 1), slice(1, 2)):
-        one = UpdateNoise(
-            noise.augmentation[view], noise.next_augmentation[view], noise.target[view], noise.actor
-        )
-        targets.append(CriticStep(make_sac("rad"), one, reference_sac.update, monkeypatch).target)
-    torch.testing.assert_close(both.target, (targets[0] + targets[1]) / 2.0)
+        cclf = critic_figures(sac, noise, run)
+    own = (noise.augmentation[views], noise.next_augmentation[views], noise.target[views])
+    special_case = critic_figures(make_sac(method), UpdateNoise(*own, noise.actor), run)
+    assert cclf["gradient_norm"] > 1e-3
+    torch.testing.assert_close(cclf, special_case, rtol=0.0, atol=1e-12)
 
 
 # --- d. structure ---
-
-
-def test_actor_and_temperature_step_do_not_change_the_critic() -> None:
-    sac = make_sac("cclf")
-    before = snapshot(sac)
-    # even when they carry a gradient
-    conv_features = sac.critic.encoder.convolutions(make_batch().observation[..., :16, :16])
-    loss, _ = actor_loss(
-        sac, conv_features, sac.critic.encoder.head(conv_features), torch.randn(BATCH, ACTIONS)
-    )
-    reference_sac.backward_and_step(sac, loss, "actor", "temperature")
-    assert moved(before, sac) == {"actor.head", "actor.trunk", "log_temperature"}
-
-
-def test_critic_step_changes_the_critic_only() -> None:
-    sac = make_sac("cclf")
-    batch = make_batch()
-    appraisal = appraise(sac, batch, draw_noise(sac))
-    before = snapshot(sac)
-    features = sac.critic.encoder(appraisal.views.flatten(0, 1))
-    reference_sac.backward_and_step(
-        sac,
-        critic_loss(sac.critic, features, batch.action, batch.reward, appraisal.weights)[0],
-        "critic",
-    )
-    assert moved(before, sac) == {"critic.encoder", "critic.q1", "critic.q2"}
-
-
-def contrast(sac: SAC) -> None:
-    appraisal = appraise(sac, make_batch(), draw_noise(sac))
-    query, key = (
-        sac.critic.encoder(appraisal.views[0]),
-        sac.target_critic.encoder(appraisal.key_view),
-    )
-    loss = sac.framework.contrastive_loss(query, key, appraisal.curiosity)
-    reference_sac.backward_and_step(
-        sac, loss, *(name for name in ("encoder", "contrastive") if name in sac.optimizers)
-    )
-
-
-def test_contrastive_step_changes_encoder_and_belief_only() -> None:
-    sac = make_sac("cclf")
-    before = snapshot(sac)
-    contrast(sac)
-    assert moved(before, sac) == {"critic.encoder", "framework.bilinear"}
-
-
-def test_update_leaves_no_gradients() -> None:
-    sac = make_sac("cclf")
-    update(sac)
-    assert sac.log_temperature.grad is None
-    assert [
-        name for name, parameter in sac.networks.named_parameters() if parameter.grad is not None
-    ] == []
-
-
-def test_actor_and_target_are_updated_every_second_update_at_their_own_rates() -> None:
-    sac = make_sac("drq")  # no contrastive step: the critic stays where the target saw it
-    slow = {
-        "target.encoder",
-        "target.q1",
-        "target.q2",
-        "actor.head",
-        "actor.trunk",
-        "log_temperature",
-    }
-    for number in range(4):
-        before = snapshot(sac)
-        metrics = update(sac, number)
-        after, parts = snapshot(sac), moved(before, sac)
-        even = number % 2 == 0
-        assert ("actor_loss" in metrics) == even
-        assert parts == {"critic.encoder", "critic.q1", "critic.q2"} | (slow if even else set())
-        for name in before:
-            if even and name.startswith("target."):
-                rate = 0.05 if name.startswith("target.encoder") else 0.01
-                critic = after[name.replace("target.", "critic.", 1)]
-                torch.testing.assert_close(
-                    after[name], (1.0 - rate) * before[name] + rate * critic, rtol=1e-5, atol=1e-7
-                )
-
-
-def test_two_encoder_steps_update_the_encoder_twice_and_the_belief_once() -> None:
-    changes = {}
-    for steps in (1, 2):
-        sac = make_sac("cclf", contrastive_encoder_steps=steps)
-        assert ("encoder" in sac.optimizers) == (steps == 2)
-        before = snapshot(sac)
-        contrast(sac)
-        changes[steps] = {name: value - before[name] for name, value in snapshot(sac).items()}
-    for name, once in changes[1].items():
-        factor = 2.0 if name.startswith("critic.encoder") else 1.0
-        torch.testing.assert_close(changes[2][name], factor * once, rtol=1e-3, atol=1e-6)
-    assert max(change.abs().max() for change in changes[1].values()) == pytest.approx(
-        1e-3, rel=1e-3
-    )  # Adam's first step
-
-
-def test_curiosity_and_keys_carry_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    sac = make_sac("cclf")
-    losses = spy(monkeypatch, "contrastive_loss")
-    features = spy(monkeypatch, "similarity_logits")
-    update(sac)
-    ((_, weights, _, *_), _), ((query, key, bilinear), _) = losses[-1], features[-1]
-    assert not weights.requires_grad
-    assert not key.requires_grad
-    assert query.requires_grad
-    assert bilinear.requires_grad
-    assert not any(tensor.requires_grad for tensor in appraise(sac, make_batch(), draw_noise(sac)))
-
-
-@both_updates
-def test_key_is_the_updated_target_encoders_feature_of_the_selected_view(
-    run: Update, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sac = make_sac("cclf")
-    for number in range(2):  # the target moves in the first only
-        batch, noise = make_batch(number), draw_noise(sac, number)
-        with monkeypatch.context() as patch:
-            logits, selections = spy(patch, "similarity_logits"), spy(patch, "select_most_curious")
-            run(sac, batch, noise, STEPS)
-        chosen = selections[0][1] + 1
-        crops = slice_crops(batch.observation, noise.augmentation[chosen, torch.arange(BATCH)])
-        torch.testing.assert_close(logits[-1][0][1], sac.target_critic.encoder(crops))
 
 
 @pytest.mark.quick("sac-pixel", "curl", "drq", "curl++", "select", "cclf", "cclf-shuffled")
@@ -685,43 +492,28 @@ def test_compiled_update_equals_the_uncompiled_one(
     assert "going on without compiling" not in capsys.readouterr().err
 
 
-@pytest.mark.quick("sac-pixel", "drq-5", "cclf")
+@pytest.mark.quick("drq-5", "cclf")
 @pytest.mark.parametrize("method", SAC_METHODS)
 def test_every_method_updates_with_finite_metrics_of_known_names(method: str) -> None:
-    sac = make_sac(method)
-    config = tiny(method).method
-    seen: set[str] = set()
-    for number in range(3):
-        batch, noise = make_batch(number), draw_noise(sac, number)
-        assert noise.augmentation.shape == (config.num_augmented_views, BATCH, 2)
-        assert noise.target.shape == (config.num_loss_views, BATCH, ACTIONS)
-        metrics, priority = sac.update(batch, noise, STEPS)
-        seen |= set(metrics)
-        assert [
-            name for name, value in metrics.items() if not (value.shape == () and value.isfinite())
-        ] == []
+    sac, config, names = make_sac(method), tiny(method).method, set[str]()
+    for number in range(2):
+        metrics, priority = sac.update(make_batch(number), draw_noise(sac, number), STEPS)
+        names |= set(metrics)
+        assert all(value.shape == () and value.isfinite() for value in metrics.values())
         assert (priority is not None) == config.prioritisation
-        if priority is not None:
-            assert ((priority >= 0.0) & (priority <= 1.0)).all()
-    assert seen <= set(sac.metric_names)
-    assert ("contrastive_loss" in seen) == config.contrastive
-    assert ("curiosity_mean" in seen) == sac.framework.needs_curiosity
-    assert sac.updates == 3
-    for parameter in sac.networks.parameters():
-        assert parameter.isfinite().all()
+        assert priority is None or ((priority >= 0.0) & (priority <= 1.0)).all()
+    assert names <= set(sac.metric_names)
+    assert method != "cclf" or names == set(sac.metric_names)
+    assert ("contrastive_loss" in names) == config.contrastive
+    assert ("curiosity_mean" in names) == sac.framework.needs_curiosity
 
 
-def test_cclf_returns_all_declared_metrics() -> None:
-    assert set(update(make_sac("cclf"))) == set(SAC.metric_names)
-
-
-@pytest.mark.parametrize("method", ["cclf", "drq"])
-def test_updates_after_load_state_dict_are_bitwise_equal(method: str) -> None:
-    sac = make_sac(method)
+def test_updates_after_load_state_dict_are_bitwise_equal() -> None:
+    sac = make_sac("cclf")
     for number in range(3):
         update(sac, number)
     state = copy.deepcopy(sac.state_dict())
-    fresh = SAC(dataclasses.replace(tiny(method), seed=99), ACTIONS, CPU)
+    fresh = SAC(dataclasses.replace(tiny("cclf"), seed=99), ACTIONS, CPU)
     assert not torch.equal(fresh.critic.q1[0].weight, sac.critic.q1[0].weight)
     fresh.load_state_dict(state)
     for number in range(3, 6):
@@ -750,80 +542,19 @@ def test_curiosity_reaches_target_loss_and_priority_only_through_the_pieces_that
         assert ("chosen_view_1" in metrics) == (piece == "selection")
 
 
-@pytest.mark.parametrize("rule", ["of-paid-bonus", "of-curiosity"])
-def test_running_maxima_follow_their_rule_over_two_updates(
-    rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # lambda = 0.5, no decay, c = c' = 0.8 then 0.4 for every sample, rewards scaled to a largest of
-    # 3 then 2. of-paid-bonus: ratio 1, bonus 0.5*0.8 = 0.4, maxima 3 and 0.4; ratio 7.5, bonus
-    # 0.5*7.5*0.4 = 1.5, maxima 3 and 1.5. of-curiosity: maxima 3 and 0.8, bonus 0.5*3.75*0.8 = 1.5;
-    # maxima 3 and 0.8 still, bonus 0.5*3.75*0.4 = 0.75.
-    expected = {
-        "of-paid-bonus": [(0.4, 3.0, 0.4), (1.5, 3.0, 1.5)],
-        "of-curiosity": [(1.5, 3.0, 0.8), (0.75, 3.0, 0.8)],
-    }
-    sac = make_sac("cclf", bonus_maxima=rule, bonus_temperature=0.5, bonus_decay_per_env_step=0.0)
-    for number, (curiosity, reward_max) in enumerate([(0.8, 3.0), (0.4, 2.0)]):
-        batch = make_batch(number)
-        batch = batch._replace(reward=batch.reward * reward_max / batch.reward.max())
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                equations,
-                "belief",
-                lambda _, keys, *__, c=curiosity: torch.full_like(keys[..., 0], 1.0 - c),
-            )
-            metrics = sac.update(batch, draw_noise(sac, number), STEPS).metrics
-        names = ("bonus_mean", "reward_running_max", "bonus_running_max")
-        assert tuple(metrics[name].item() for name in names) == pytest.approx(
-            expected[rule][number], rel=1e-5
-        )
-
-
 # --- e. profiles ---
 
 
-def test_paper_profile_has_a_tanh_after_every_encoder_and_the_released_has_none() -> None:
+def test_paper_profile_has_a_tanh_after_every_encoder_and_one_encoder_step() -> None:
     images = torch.randint(256, (BATCH, 3, 16, 16), dtype=torch.uint8)
     for profile, squashed in (("paper", True), ("released", False)):
         sac = make_sac("cclf", profile)
+        assert ("encoder" in sac.optimizers) == (profile == "released"), "of its second step"
         heads = (sac.critic.encoder.head, sac.target_critic.encoder.head, sac.actor.head)
         for head in heads:
             z = head(sac.critic.encoder.convolutions(images))
             normalised = head.norm(head.fc(sac.critic.encoder.convolutions(images)))
             assert torch.equal(z, torch.tanh(normalised) if squashed else normalised)
-
-
-def test_paper_profile_takes_one_encoder_step_and_the_released_two() -> None:
-    assert set(make_sac("cclf", "paper").optimizers) == {
-        "critic",
-        "actor",
-        "temperature",
-        "contrastive",
-    }
-    assert set(make_sac("cclf", "released").optimizers) == {
-        "critic",
-        "actor",
-        "temperature",
-        "contrastive",
-        "encoder",
-    }
-
-
-def test_paper_profile_sums_the_contrastive_loss_and_the_released_divides_by_the_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for profile in ("paper", "released"):
-        with monkeypatch.context() as patch:
-            losses = spy(patch, "contrastive_loss")
-            metrics = update(make_sac("cclf", profile))
-        (logits, weights, *_), _ = losses[-1]
-        log_loss = torch.nn.functional.cross_entropy(
-            logits.detach(), torch.arange(BATCH), reduction="none"
-        )
-        total = (weights * log_loss).sum()
-        torch.testing.assert_close(
-            metrics["contrastive_loss"], total if profile == "paper" else total / weights.sum()
-        )
 
 
 def test_paper_profile_reaches_the_last_crop_offset_and_the_released_does_not() -> None:
@@ -837,24 +568,18 @@ def test_paper_profile_reaches_the_last_crop_offset_and_the_released_does_not() 
 
 
 def test_paper_profile_collects_on_random_crops_and_the_released_on_the_centre() -> None:
-    observation = make_batch().observation[:1]
-    noise = torch.randn(1, ACTIONS, generator=torch.Generator().manual_seed(7))
-    for profile, offsets in (("paper", range(5)), ("released", [2])):
+    observation = make_batch().observation
+    for profile, kind in (("paper", "random-crop"), ("released", "centre-crop")):
         sac = make_sac("cclf", profile)
-        corners = [torch.tensor([[[y, x]]]) for y in offsets for x in offsets]
-        expected = set()
-        for corner in corners:
-            view = sac.observations.augmented(observation, corner)
-            features = sac.actor.head(sac.critic.encoder.convolutions(view))
-            expected.add(tuple(sac.actor.sample(features, noise).action[0].tolist()))
-        assert len(expected) == len(corners)
-        crops, drawn = torch.Generator().manual_seed(0), set()
-        for _ in range(300):
-            action = sac.collection_action(
-                observation, STEPS, crops, torch.Generator().manual_seed(7)
-            )
-            drawn.add(tuple(action[0].tolist()))
-        assert drawn == expected
+        streams = [torch.Generator().manual_seed(seed) for seed in (0, 7)]
+        action = sac.collection_action(observation, STEPS, *streams)
+        crops, normal = (torch.Generator().manual_seed(seed) for seed in (0, 7))
+        corners = sac.observations.sample(kind, 1, BATCH, crops)
+        assert (corners == 2).all() == (profile == "released")
+        view = sac.observations.augmented(observation, corners)
+        features = sac.actor.head(sac.critic.encoder.convolutions(view))
+        noise = torch.randn(BATCH, ACTIONS, generator=normal)
+        assert torch.equal(action, sac.actor.sample(features, noise).action)
 
 
 @pytest.mark.parametrize("profile", ["paper", "released"])
@@ -865,10 +590,3 @@ def test_evaluation_takes_the_mean_action_on_the_centre_crop(profile: str) -> No
     expected = sac.actor(conv_features)
     torch.testing.assert_close(sac.evaluation_action(observation), expected)
     assert torch.equal(sac.evaluation_action(observation), sac.evaluation_action(observation))
-
-
-def test_paper_profile_trains_the_encoder_at_the_tasks_rate_and_the_released_at_its_own() -> None:
-    for profile, rate in (("paper", 2e-4), ("released", 1e-3)):
-        config = resolve("dmc/cheetah-run", "cclf", profile=profile)
-        assert config.algorithm.contrastive_learning_rate == rate
-        assert config.algorithm.learning_rate == 2e-4

@@ -7,16 +7,13 @@ import pytest
 import torch
 from test_sac import ACTIONS, BATCH, CPU, STEPS, as_double, draw_noise, make_batch, snapshot
 from test_sac import to_double as doubled
-from torch import nn
 
 import reference_sac
-from cclf.algorithms.sac.networks import StateEncoder
 from cclf.algorithms.sac.presets import METHODS
 from cclf.algorithms.sac.sac import SAC
 from cclf.data.augmentations import lazy_noise
 from cclf.errors import ConfigError
-from cclf.presets import reject_inactive_options, resolve
-from cclf.types import EnvSpec
+from cclf.presets import resolve
 
 NUMBERS = 3
 PENDULUM = "gym/Pendulum-v1"
@@ -66,18 +63,6 @@ def test_update_equals_the_reference(method):
         torch.testing.assert_close(snapshot(plain), snapshot(lean), rtol=1e-9, atol=1e-9)
 
 
-def test_there_is_no_convolution_and_actor_and_critic_share_the_layer():
-    sac = make_sac("cclf")
-    assert not any(isinstance(module, nn.Conv2d) for module in sac.networks.modules())
-    assert isinstance(sac.critic.encoder.convolutions, StateEncoder)
-    assert sac.critic.encoder.convolutions.fc.in_features == NUMBERS
-    stacked = dataclasses.replace(
-        tiny("cclf"), env=dataclasses.replace(tiny("cclf").env, frame_stack=4)
-    )
-    wide = SAC(stacked, ACTIONS, CPU, state_dim=NUMBERS)
-    assert wide.critic.encoder.convolutions.fc.in_features == 4 * NUMBERS
-
-
 def test_noise_is_in_standard_deviations_of_each_number():
     generator = torch.Generator().manual_seed(0)
     vectors = torch.tensor([5.0, 0.0, -3.0]) + torch.tensor([1e-2, 0.0, 1e2]) * torch.randn(
@@ -88,21 +73,6 @@ def test_noise_is_in_standard_deviations_of_each_number():
     added = (views - vectors).std((0, 1))
     torch.testing.assert_close(added, torch.tensor([1e-3, 0.0, 10.0]), rtol=0.03, atol=1e-6)
     assert not torch.equal(views[0], views[1])
-
-
-def test_rows_of_noisy_states_are_ordered_like_those_of_crops():
-    """View k of o_t in sample b is row k B + b, of its successor K B further; any can be chosen."""
-    vectors = torch.arange(8.0).view(4, 2)  # o_t of two samples, then what followed
-    draws, following = torch.ones(3, 2, 2), torch.full((3, 2, 2), 2.0)
-    rows = lazy_noise(vectors, torch.cat([draws, following]), scale=0.5)
-    spread = 0.5 * vectors.std(0, correction=0)
-    for view in range(3):
-        for sample in range(2):
-            now, later = view * 2 + sample, (3 + view) * 2 + sample
-            torch.testing.assert_close(rows.materialize()[now], vectors[sample] + spread)
-            torch.testing.assert_close(rows.materialize()[later], vectors[2 + sample] + 2 * spread)
-    chosen = torch.tensor([7, 0])
-    assert torch.equal(rows.select(chosen).materialize(), rows.materialize()[chosen])
 
 
 def test_actions_are_computed_from_states_without_noise():
@@ -118,20 +88,6 @@ def test_actions_are_computed_from_states_without_noise():
         noise = torch.randn(2, ACTIONS, generator=torch.Generator().manual_seed(2))
         action = sac.collection_action(state, STEPS, *generators)
         assert torch.equal(action, sac.actor.sample(sac.actor.head(layer(state)), noise).action)
-
-
-def test_env_spec_distinguishes_states_from_pixels():
-    assert (EnvSpec((3,), 1, 1, None).state_dim, EnvSpec((3,), 1, 1, None).frame_dtype) == (
-        3,
-        "float32",
-    )
-    assert (
-        EnvSpec((3, 8, 8), 1, 1, None).state_dim,
-        EnvSpec((3, 8, 8), 1, 1, None).frame_dtype,
-    ) == (
-        0,
-        "uint8",
-    )
 
 
 # --- configs
@@ -173,19 +129,3 @@ def test_contrastive_learning_without_noise_is_rejected():
     pixels = resolve(PENDULUM, "rad")
     with pytest.raises(ConfigError, match="noise conflicts with SAC on observe=pixels"):
         dataclasses.replace(pixels, method=dataclasses.replace(pixels.method, augmentation="noise"))
-
-
-@pytest.mark.parametrize("option", ["frame_pixels", "crop_pixels", "conv_layers", "conv_filters"])
-def test_options_of_pixels_are_rejected_for_states(option):
-    defaults = resolve(PENDULUM, "cclf", observe="state")
-    group = "env" if hasattr(defaults.env, option) else "algorithm"
-    value = getattr(getattr(defaults, group), option) - (1 if option == "crop_pixels" else -1)
-    part = dataclasses.replace(getattr(defaults, group), **{option: value})
-    with pytest.raises(ConfigError, match=f"{option}={value} conflicts with observe=state"):
-        reject_inactive_options(dataclasses.replace(defaults, **{group: part}), defaults)
-
-
-def test_a_smaller_size_has_a_smaller_batch():
-    small = resolve(PENDULUM, "cclf", size="small", observe="state")
-    defaults = resolve(PENDULUM, "cclf", observe="state")
-    assert small.algorithm.batch_size < defaults.algorithm.batch_size

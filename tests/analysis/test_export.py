@@ -21,11 +21,10 @@ from cclf.algorithms.sac import sac
 from cclf.cli import main
 from cclf.commands.train import train_config
 from cclf.errors import EXTRAS, ConfigError
-from cclf.storage import run_folder
 from cclf.training.agent import load_agent
 from rainbow_inputs import tiny
 from test_cli import cclf
-from tiny_runs import CPU, run, tiny_config
+from tiny_runs import CPU, create_run_folder, run, tiny_config
 
 CONFIGS = {
     "sac": tiny_config("toy/reach-1d", env={"frame_stack": 3}),
@@ -104,9 +103,7 @@ def test_pt2_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
     frames = torch.from_numpy(
         np.random.default_rng(0).integers(0, 256, (5, 2, 25, 25), dtype=np.uint8)
     )
-    torch.testing.assert_close(
-        policy(frames), agent.policy.evaluation_values(frames), rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(policy(frames), agent.policy.q_network(frames), rtol=0, atol=1e-5)
     assert torch.equal(policy(frames).argmax(1), agent.policy.evaluation_action(frames))
     agent.close()
     assert metadata["output"] == {"name": "q_values", "dtype": "float32", "shape": ["batch", 3]}
@@ -216,7 +213,7 @@ def test_code_and_command_of_a_card_are_those_of_the_run(shared, monkeypatch, ca
 
 def test_a_card_says_what_was_reached(tmp_path):
     config = tiny_config("toy/reach-1d", "drq", env={"frame_stack": 2}, env_steps=30)
-    with run_folder.create_run_folder(config, tmp_path) as folder:
+    with create_run_folder(config, tmp_path) as folder:
         run(config, folder)
     (folder / "manifest.json").write_text('{"commit": "0123abc", "device": "H2|00", "torch": "2"}')
     (folder / "episode-30.mp4").write_bytes(b"a film")

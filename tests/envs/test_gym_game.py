@@ -264,12 +264,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
 def test_a_game_that_cannot_be_restored_begins_again(tmp_path):
     config = tiny_game("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
     cut, _ = run(config, tmp_path / "run", stop_at=12)  # in its second game
-    assert (cut.age, games_in(cut.batch)[0].begun) == (3, True)
+    assert (cut.batch.ages[0], games_in(cut.batch)[0].begun) == (3, True)
     assert run(config, tmp_path / "run")[1]
     learner = make_learner(config, CPU)
     learner.load_state_dict(cut.state_dict())
     (game,) = games_in(learner.batch)
-    assert (learner.age, game.begun, game.game_return) == (0, False, 0.0)
+    assert (learner.batch.ages[0], game.begun, game.game_return) == (0, False, 0.0)
     learner.close()
 
 
@@ -283,7 +283,7 @@ def test_games_of_batched_runs_are_saved_in_the_same_way(name, goes_on):
             learner.step(step)
     for learner, other in zip(ahead, behind, strict=True):
         other.load_state_dict(learner.state_dict())
-        assert (learner.age, other.age) == (3, 3 if goes_on else 0)
+        assert (learner.batch.ages[0], other.batch.ages[0]) == (3, 3 if goes_on else 0)
     for step in range(12, 24) if goes_on else ():
         for learner in (*ahead, *behind):
             learner.step(step)

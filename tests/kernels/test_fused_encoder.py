@@ -18,9 +18,9 @@ from cclf.kernels import first_convolution, fused_encoder, paired_convolutions
 HERE = Path(__file__).parent
 KERNELS = Path(fused_encoder.__file__).with_suffix(".cu")
 # the first and the last corner, and all combinations of even and odd
-ORIGINS = [[0, 0], [16, 16], [5, 7], [2, 11], [13, 4], [15, 1], [8, 0], [16, 15]]
-LEARNED = 5
-BLOCKS = 2  # a block encodes up to three images, and loads pixels of the next one early
+ORIGINS = [[0, 0], [16, 16], [5, 7], [2, 11], [13, 4]]
+LEARNED = 3
+BLOCKS = 2  # a block encodes up to two images, and loads pixels of the next one early
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def encoded(fused: bool, channels: int) -> tuple[Tensor, Tensor, tuple[Tensor, .
     frames = torch.randint(256, (2, 9, 100, 100), dtype=torch.uint8)
     # few bright pixels, so that the gradients of neighboring taps differ
     frames = torch.where(torch.rand(frames.shape) < 0.2, frames | 128, 0)
-    sample, origins = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1]), torch.tensor(ORIGINS)
+    sample, origins = torch.tensor([0, 1, 1, 0, 1]), torch.tensor(ORIGINS)
     crops = LazyCrops(first_convolution.pack(frames[:, :channels]), sample, origins, 84)
     layers = [
         (torch.randn(32, inputs, 3, 3) * (2 / (9 * inputs)) ** 0.5, 0.1 * torch.randn(32))

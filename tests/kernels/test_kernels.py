@@ -115,7 +115,7 @@ def test_bf16_linear_rounds_operands_but_not_the_result() -> None:
     features = torch.randn(6, 100).bfloat16().requires_grad_()
     weight, bias = torch.randn(5, 100, requires_grad=True), torch.randn(5, requires_grad=True)
     result = bf16_linear.bf16_linear(features, weight, bias)
-    plain = bf16_linear.reference(features, weight, bias)
+    plain = F.linear(features.float(), weight.bfloat16().float(), bias)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, plain)
     direction = torch.randn_like(plain).bfloat16().float()  # exact in bfloat16
@@ -148,13 +148,6 @@ def test_ninth_channel_is_packed_under_eight_taps(border: int) -> None:
     assert torch.equal(packed[:, :9], wide)
     patches = F.unfold(F.pad(wide[:, 8:], (0, 2, 0, 2)), 3)  # (B, 9 taps, pixels)
     assert torch.equal(packed[:, 8:].flatten(2), patches[:, :8])
-
-
-def test_packed_frames_keep_more_than_nine_channels() -> None:
-    frames = torch.randint(256, (2, 12, 10, 10), dtype=torch.uint8)
-    packed = first_convolution.unpacked(first_convolution.pack(frames))
-    assert torch.equal(packed[:, :12].float(), frames.float())
-    assert (packed[:, 12:] == 0).all()
 
 
 @pytest.mark.gpu
@@ -265,13 +258,6 @@ def test_fused_encoder_is_deterministic() -> None:
             other = torch.tanh(other @ other)
         for found, wanted in zip(once(), first, strict=True):
             assert torch.equal(found, wanted)
-
-
-def test_fused_encoder_does_not_support_a_cpu() -> None:
-    layers = make_layers(torch.float32)
-    frames = first_convolution.pack(torch.randint(256, (2, 9, 84, 84), dtype=torch.uint8))
-    crops = LazyCrops(frames, torch.arange(2), torch.zeros(2, 2, dtype=torch.int64), 84)
-    assert not fused_encoder.is_supported(crops, layers)
 
 
 def first_layer_by_patches(

@@ -18,7 +18,6 @@ from cclf.config import (
     AlgorithmSettings,
     Config,
     MethodConfig,
-    Precision,
     RunConfig,
     TaskKind,
 )
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from cclf.inspection.probe import Batches
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
     # A plain `BaseAlgorithm` is any of them, with settings that are not known.
@@ -46,9 +45,6 @@ else:
 
 Overrides = dict[str, Any]  # values by field name
 DEFAULT_PROFILE = "released"
-PAPER_CROP_PIXELS = 84  # side of the views that the published encoders see
-RGB_CHANNELS = 3
-PACKED_CHANNELS = 16  # of one pixel in the kernels of bfloat16
 
 
 @dataclass(frozen=True)
@@ -222,7 +218,6 @@ class BaseAlgorithm(ABC, Generic[S]):
     ) -> tuple[Batches, Batches]:
         """Curiosity by measure, and quantities that it may follow by name, of batches of a run, for
         `cclf inspect --curiosity`; `learner` is the learner's state in its checkpoint."""
-        del config, learner, measures, quantities, num_batches, env_steps, make_env
         raise ConfigError(
             f"--curiosity conflicts with {self.name}, which has no probe: use a run of a2c"
         )
@@ -315,42 +310,6 @@ def validate_augmentation(
             raise ConfigError(
                 f"{name}={value} conflicts with {learner}: use one of {', '.join(known)}"
             )
-
-
-def _bf16_conflict(config: Config) -> str:
-    """Why the kernels of bfloat16 cannot encode the pixels of this run; empty if they can."""
-    if config.env.observe != "pixels":
-        return ""
-    encoder, stack, pixels = (
-        config.algorithm.encoder,
-        config.env.frame_stack,
-        config.env.crop_pixels,
-    )
-    if encoder:
-        return f"encoder={encoder}: its kernels are made for the published convolutions"
-    if RGB_CHANNELS * stack > PACKED_CHANNELS:
-        return f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // RGB_CHANNELS} frames"
-    if ((pixels - 3) // 2 + 1) % 2 == 0:
-        return f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
-    return ""
-
-
-def validate_bf16(config: Config) -> None:
-    """Raise ConfigError if the kernels of bfloat16 cannot encode what this run observes."""
-    reason = _bf16_conflict(config)
-    if reason and config.algorithm.precision == "bf16":
-        raise ConfigError(f"precision=bf16 conflicts with {reason}; use tf32 or fp32")
-
-
-def default_precision(config: Config) -> Precision:
-    """bfloat16 for the published encoder and size of views, where it was compared with float32
-    (docs/performance.md); float32 otherwise."""
-    is_published = (
-        config.env.observe == "pixels"
-        and config.env.crop_pixels == PAPER_CROP_PIXELS
-        and not _bf16_conflict(config)
-    )
-    return "bf16" if is_published else "fp32"
 
 
 def reject_eval_workers(run: RunConfig, learner: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import Learner
 
 # A new base algorithm is a line here. The first that supports a task is its default.
@@ -35,10 +35,10 @@ ENTRY_POINT_GROUPS = ("cclf.bases", "cclf.algorithms")
 def algorithms() -> dict[str, BaseAlgorithm]:
     """All base algorithms by name."""
     built_in: list[BaseAlgorithm] = [importlib.import_module(name).ALGORITHM for name in BUILT_IN]
-    found = {algorithm.name: algorithm for algorithm in built_in}
+    known = {algorithm.name: algorithm for algorithm in built_in}
     for group in ENTRY_POINT_GROUPS:
-        load_entry_points(group, BaseAlgorithm, found, _validate_algorithm)
-    return found
+        load_entry_points(group, BaseAlgorithm, known, _validate_algorithm)
+    return known
 
 
 def find_algorithm(name: str) -> BaseAlgorithm:

@@ -17,13 +17,6 @@ from torch.nn import functional as F
 OUTPUT_ALIGNMENT = 16
 
 
-def reference(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The layer in plain PyTorch, with the operands rounded to bfloat16."""
-    return F.linear(
-        features.float(), pad_weight_column(weight.bfloat16().float(), features.shape[1]), bias
-    )
-
-
 def pad_weight_column(weight: Tensor, width: int) -> Tensor:
     """Weight (O, s s C) for features (s, s + 1, C) flattened to `width`: zero for the extra column.
     A weight that has this width already is returned unchanged."""

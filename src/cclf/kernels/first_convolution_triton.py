@@ -1,5 +1,6 @@
 """The Triton kernels of `first_convolution`: from uint8 planes to packed frames, and matrix products
-of the pixels under each tap with the weights."""
+of the pixels under each tap with the weights. And that of `paired_convolutions.relu_bias_backward`:
+mask and sum in one pass."""
 
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS
 
 PIXELS, GRADIENT_PIXELS = 256, 128  # results per program, or read at a time by the gradient
 PROGRAMS = 264  # of the weight gradient: two per multiprocessor of an H200
+RELU_PIXELS = 64  # read at a time by `_mask_and_sum`
+RELU_PROGRAMS = 1056  # of `_mask_and_sum`: eight per multiprocessor of an H200
 ROW_PIXELS = 4  # read for a row of 3 taps: with 16 channels, the 64 rows of one product
 
 
@@ -196,3 +199,35 @@ def pack(images: Sequence[Tensor], dtype: torch.dtype, border: int) -> Tensor:
         )
         done += len(batch)
     return result
+
+
+@triton.jit
+def _mask_and_sum(
+    gradient, outputs, masked, parts, count,
+    CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    """Each program masks and sums every n-th block of pixels. The caller adds the partial sums, in a
+    fixed order."""
+    program, channel = tl.program_id(0).to(tl.int64), tl.arange(0, CHANNELS)
+    total = tl.zeros((CHANNELS,), tl.float32)
+    for start in range(program * PIXELS, count, tl.num_programs(0) * PIXELS):
+        pixel = start + tl.arange(0, PIXELS)
+        position = pixel[:, None] * CHANNELS + channel[None, :]
+        valid = (pixel < count)[:, None]
+        active = tl.load(outputs + position, mask=valid, other=0.0) > 0.0
+        masked_values = tl.where(active, tl.load(gradient + position, mask=valid, other=0.0), 0.0)
+        tl.store(masked + position, masked_values, mask=valid)
+        total += tl.sum(masked_values.to(tl.float32), axis=0)
+    tl.store(parts + program * CHANNELS + channel, total)
+
+
+def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    last = torch.channels_last
+    gradient, outputs = (x.contiguous(memory_format=last) for x in (gradient, outputs))
+    masked, channels = torch.empty_like(gradient, memory_format=last), gradient.shape[1]
+    parts = gradient.new_empty((RELU_PROGRAMS, channels), dtype=torch.float32)
+    count = gradient.numel() // channels
+    _mask_and_sum[(RELU_PROGRAMS,)](
+        gradient, outputs, masked, parts, count, CHANNELS=channels, PIXELS=RELU_PIXELS
+    )
+    return masked, parts.sum(0)

@@ -3,7 +3,7 @@ pixel in one int32, the oldest in the lowest byte.
 
 The GPU kernels that read the views handle a 32-bit number as fast as a byte. In addition, a compiler
 would write the index of every pixel of the reference (`augmentations.gather_pixels`) to memory as
-an int64, while the Triton kernel of `gather_packed_triton` reads and writes pixels only.
+an int64, while the Triton kernel reads and writes pixels only.
 """
 
 import torch
@@ -34,9 +34,9 @@ def unpack_frames(images: Tensor) -> Tensor:
 def gather_packed_runs(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """`gather_packed` of S runs: each argument and the result have a leading dimension S."""
     if use_triton(images):
-        from cclf.kernels import gather_packed_triton
+        from cclf.kernels import tiled_convolution_triton
 
-        return gather_packed_triton.gather_packed(images, rows, columns)
+        return tiled_convolution_triton.gather_packed(images, rows, columns)
     runs = zip(images, rows, columns, strict=True)
     views = torch.stack([augmentations.gather_pixels(*run) for run in runs])
     return views.movedim(-3, -1).contiguous().view(torch.int32).squeeze(-1)

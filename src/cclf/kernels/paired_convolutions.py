@@ -83,9 +83,9 @@ def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tenso
     """Backward pass through ReLU and bias, channels last: the gradient where `outputs` (N, C, H, W)
     are positive, and its sum per channel (C,) in float32 or float64."""
     if use_triton(gradient):
-        from cclf.kernels import relu_bias_backward_triton
+        from cclf.kernels import first_convolution_triton
 
-        return relu_bias_backward_triton.relu_bias_backward(gradient, outputs)
+        return first_convolution_triton.relu_bias_backward(gradient, outputs)
     masked = torch.where(outputs > 0, gradient, 0.0).contiguous(memory_format=torch.channels_last)
     return masked, masked.sum((0, 2, 3), dtype=torch.promote_types(masked.dtype, torch.float32))
 
@@ -108,8 +108,8 @@ def paired_convolutions(
     """The features of `reference_convolutions` in `dtype`, flattened from (N, rows, columns + 1, O).
     `prepare`, `backward` and `prepare_fused` may be compiled versions."""
     crops = images if isinstance(images, LazyCrops) else full_frame_crops(images)
-    functions = (prepare, backward, prepare_fused)
-    return paired_split(crops, layers, len(crops.image_index), dtype, *functions)[0]
+    count = len(crops.image_index)
+    return paired_split(crops, layers, count, dtype, prepare, backward, prepare_fused)[0]
 
 
 def paired_split(

@@ -1,5 +1,5 @@
-"""The Triton kernels of `tiled_convolution`: for one frame after another, the pixels of many patches
-times the weights."""
+"""The Triton kernels of `gather_packed`, in which each program gathers some rows of one view, and of
+`tiled_convolution`: for one frame after another, the pixels of many patches times the weights."""
 
 import torch
 import triton
@@ -9,8 +9,50 @@ from torch import Tensor
 from cclf.kernels.gather_packed import FRAMES
 from cclf.kernels.tiled_convolution import result_shape
 
+ROWS = 16  # of a view, gathered by one program
 POSITIONS, GRADIENT_POSITIONS = 128, 32  # patches per program, or read at a time by the gradient
 PROGRAMS = 1056  # of the gradient: eight per multiprocessor of an H200
+
+
+@triton.jit
+def _gather(
+    images, rows, columns, packed, per_run, count, height, width,
+    run_stride, image_stride, frame_stride, row_stride, column_stride,
+    FRAMES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    number = tl.program_id(0).to(tl.int64)
+    run, sample = number // per_run, number % count
+    y, x = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    valid = (y < height)[:, None] & (x < width)[None, :]
+    from_y = tl.load(rows + number * height + y, mask=y < height, other=0)
+    from_x = tl.load(columns + number * width + x, mask=x < width, other=0)
+    source = images + run * run_stride + sample * image_stride
+    source += from_y[:, None] * row_stride + from_x[None, :] * column_stride
+    value = tl.zeros((ROWS, COLUMNS), tl.int32)
+    for frame in tl.static_range(FRAMES):
+        pixels = tl.load(source + frame * frame_stride, mask=valid, other=0)
+        value |= pixels.to(tl.int32) << 8 * frame
+    tl.store(packed + (number * height + y[:, None]) * width + x[None, :], value, mask=valid)
+
+
+def gather_packed(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    (runs, views, count, height), width = rows.shape, columns.shape[3]
+    packed = torch.empty((*rows.shape, width), dtype=torch.int32, device=images.device)
+    _gather[(runs * views * count, triton.cdiv(height, ROWS))](
+        images,
+        rows.contiguous(),
+        columns.contiguous(),
+        packed,
+        views * count,
+        count,
+        height,
+        width,
+        *images.stride(),
+        FRAMES=FRAMES,
+        ROWS=ROWS,
+        COLUMNS=triton.next_power_of_2(width),
+    )
+    return packed
 
 
 @triton.jit
@@ -110,20 +152,19 @@ def _gradients(
     tl.store(row + width - 1, bias_total)
 
 
-def _sizes(images: Tensor, out: int, side: int, tile: int) -> dict[str, int]:
+def _sizes(images: Tensor, out: int, side: int, tile: int) -> dict[str, int | str]:
+    """The constants that both kernels are compiled for."""
     frames, height, width = images.shape[2:]
-    sizes = {"ACROSS": width // (side * tile), "ALL": (height // side) * (width // side)}
-    return sizes | {
+    return {
+        "ACROSS": width // (side * tile),
+        "ALL": (height // side) * (width // side),
         "FRAMES": frames,
         "SIDE": side,
         "TILE": tile,
         "OUT": out,
         "TAPS": triton.next_power_of_2(side * side),
+        "PRECISION": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
     }
-
-
-def _precision() -> dict[str, str]:
-    return {"PRECISION": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"}
 
 
 def forward(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) -> Tensor:
@@ -133,7 +174,7 @@ def forward(images: Tensor, weight: Tensor, bias: Tensor, side: int, tile: int) 
     grid = (runs * count, triton.cdiv(sizes["ALL"], POSITIONS))
     strides = (weight.stride(0), bias.stride(0), *images.stride())
     sizes |= {"POSITIONS": POSITIONS, "PACKED": _is_packed(images)}
-    _forward[grid](images, weight, bias, result, count, *strides, **sizes, **_precision())
+    _forward[grid](images, weight, bias, result, count, *strides, **sizes)
     return result
 
 
@@ -150,7 +191,5 @@ def gradients(images: Tensor, gradient: Tensor, result: Tensor, side: int, tile:
     parts = gradient.new_empty((runs, shares, out, side * side * frames + 1))
     sizes = _sizes(images, out, side, tile) | {"POSITIONS": GRADIENT_POSITIONS}
     sizes["TERMS"] = triton.next_power_of_2(frames) * sizes["TAPS"]
-    _gradients[(shares, runs)](
-        images, gradient, result, parts, count, *images.stride(), **sizes, **_precision()
-    )
+    _gradients[(shares, runs)](images, gradient, result, parts, count, *images.stride(), **sizes)
     return parts.sum(1)

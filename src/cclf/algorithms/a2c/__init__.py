@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from cclf.inspection.probe import Batches
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
-    from cclf.training.evaluation import EvaluationSteps
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import EnvFactory, ExportedPolicy, StateDict
 
 
@@ -45,18 +44,9 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         device: torch.device,  # noqa: ARG002 (networks of this size are faster on the CPU)
         make_env: EnvFactory,
     ) -> RolloutLearner:
-        import numpy as np
+        from cclf.algorithms.a2c.rollout import make_learner
 
-        from cclf.algorithms.a2c.a2c import A2C
-        from cclf.algorithms.a2c.rollout import RolloutLearner, make_vector_env
-        from cclf.training.seeding import derive
-
-        settings = config.algorithm
-        seed = derive(config.seed, "env")
-        envs = make_vector_env(config, make_env, settings.num_envs, seed)
-        algorithm = A2C(config, envs.num_actions)
-        random = np.random.default_rng(derive(config.seed, "act"))
-        return RolloutLearner(envs, algorithm, random, settings.rollout_steps)
+        return make_learner(config, make_env)
 
     def make_agent(
         self,
@@ -65,21 +55,9 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
-        from cclf.algorithms.a2c.a2c import A2C
-        from cclf.algorithms.a2c.rollout import make_vector_env
-        from cclf.training.agent import Agent
-        from cclf.training.evaluation import evaluate_vector
-        from cclf.training.seeding import derive
-        from cclf.types import EnvSpec
+        from cclf.algorithms.a2c.rollout import make_agent
 
-        envs = make_vector_env(config, make_env, config.run.eval_episodes, seed=0)
-        policy = A2C(config, envs.num_actions)
-
-        def evaluate(seeds: Sequence[int], record: bool) -> EvaluationSteps:
-            return evaluate_vector(envs, policy, seeds, derive(seeds[0], "act"), record)
-
-        spec = EnvSpec(envs.observation_shape, 1, 1, None, envs.num_actions)
-        return Agent(policy, evaluate, envs.close, spec)
+        return make_agent(config, make_env)
 
     def export_policy(
         self,
@@ -89,7 +67,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         seed: int,
         num_steps: int,
     ) -> ExportedPolicy:
-        from cclf.algorithms.a2c.export import export_policy
+        from cclf.algorithms.a2c.rollout import export_policy
 
         return export_policy(policy, make_env.vector(config, 1, seed), seed, num_steps)
 
@@ -103,11 +81,10 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         make_env: EnvFactory,
     ) -> Gallery:
         from cclf.algorithms.a2c.inspect import gallery
-        from cclf.storage.safe_loading import load_state
+        from cclf.algorithms.a2c.rollout import load_learner
 
-        restored = self.make_learner(config, env_steps.device, make_env)
-        load_state(restored, learner, "learner")
-        return gallery(about, config, restored, samples, env_steps.cpu())
+        own = load_learner(config, make_env, learner)
+        return gallery(about, config, own, samples, env_steps.cpu())
 
     def probe(
         self,
@@ -119,12 +96,11 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         env_steps: Tensor,
         make_env: EnvFactory,
     ) -> tuple[Batches, Batches]:
-        from cclf.algorithms.a2c.probe import probe
-        from cclf.storage.safe_loading import load_state
+        from cclf.algorithms.a2c.inspect import probe
+        from cclf.algorithms.a2c.rollout import load_learner
 
-        restored = self.make_learner(config, env_steps.device, make_env)
-        load_state(restored, learner, "learner")
-        return probe(config, restored, measures, quantities, num_batches, env_steps.cpu())
+        own = load_learner(config, make_env, learner)
+        return probe(config, own, measures, quantities, num_batches, env_steps.cpu())
 
 
 ALGORITHM = A2cAlgorithm()

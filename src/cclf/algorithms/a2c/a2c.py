@@ -21,7 +21,7 @@ from cclf.curiosity import AbsoluteMeasure, PredictedMeasure, RunningMean, Trans
 from cclf.data.augmentations import ViewIndex, Views
 from cclf.framework import Appraisal, Framework
 from cclf.training.seeding import derive, seeded_weights
-from cclf.types import Metrics, Rollout, StateDict
+from cclf.types import HasState, Metrics, Rollout, StateDict
 
 PREDICTION_METRICS = ("prediction_loss",)  # of runs whose curiosity learns its own predictions
 
@@ -114,6 +114,12 @@ class A2C:
             settings.rmsprop_alpha,
             settings.rmsprop_epsilon,
         )
+        self.needs_permutation = self.framework is not None and self.framework.needs_permutation
+        """Whether `update` needs a random permutation of its batch."""
+        # What a checkpoint holds, by name.
+        self.parts: dict[str, HasState] = {"networks": self.networks, "optimiser": self.optimizer}
+        if self.re3 is not None:
+            self.parts["state_entropy"] = self.re3
         if self.framework is not None and self.framework.needs_curiosity:
             self._add_curiosity(self.framework, config.seed)
 
@@ -126,6 +132,7 @@ class A2C:
                 measure.build(GridEncoder, 64, self.num_actions)
             self.predicted = measure
             self.prediction_optimizer = Adam(measure.predictor.parameters(), measure.learning_rate)
+            self.parts["prediction_optimiser"] = self.prediction_optimizer
             self.metric_names += PREDICTION_METRICS
         if self.settings.bonus_place == "centred-reward":
             self.bonus_mean = RunningMean()
@@ -139,11 +146,6 @@ class A2C:
             self.policy.encoder(torch.from_numpy(grid_windows(observation)))
         ).numpy()
         return (logits - np.log(-np.log(uniform))).argmax(1)  # type: ignore[no-any-return]
-
-    @property
-    def needs_permutation(self) -> bool:
-        """Whether `update` needs a random permutation of its batch."""
-        return self.framework is not None and self.framework.needs_permutation
 
     def update(
         self, rollout: Rollout, env_steps: Tensor, permutation: Tensor | None = None
@@ -161,17 +163,28 @@ class A2C:
             appraisal, contrastive_loss, prediction_loss = self.appraise(
                 self.framework, features, rollout, reward.flatten(), env_steps, permutation
             )
+            bonus = appraisal.bonus
+            if self.settings.bonus_place == "centred-reward":
+                # A bonus with a positive mean would reward long episodes, whatever is observed.
+                self.bonus_mean.update(bonus.mean())
+                bonus = bonus - self.bonus_mean.value
             if self.settings.bonus_place == "advantage":
-                advantage_bonus = appraisal.bonus
+                advantage_bonus = bonus
             else:
-                reward = reward + self._centred(appraisal.bonus).view_as(reward)
+                reward = reward + bonus.view_as(reward)
             if contrastive_loss is not None:
                 metrics["contrastive_loss"] = contrastive_loss.detach()
             if prediction_loss is not None:
                 metrics["prediction_loss"] = prediction_loss.detach()
                 backward_and_step(prediction_loss, self.prediction_optimizer)
             if self.framework.needs_curiosity:
-                metrics |= _curiosity_metrics(appraisal)
+                metrics |= {
+                    "curiosity_mean": appraisal.curiosity.mean(),
+                    "curiosity_std": appraisal.curiosity.std(),
+                    "next_curiosity_mean": appraisal.next_curiosity.mean(),
+                    "bonus_mean": appraisal.bonus.mean(),
+                    "bonus_max": appraisal.bonus.max(),
+                }
 
         baseline, ended = values.detach(), torch.from_numpy(rollout.ended)
         discounts = (self.settings.discount, self.settings.gae_lambda)
@@ -223,22 +236,23 @@ class A2C:
         if framework.method.negatives == "distinct":
             flat = rollout.observation.reshape(-1, 147)
             duplicates = first_duplicate(flat[:batch_size]), first_duplicate(flat[-batch_size:])
-        asked, answers, prediction_loss = query.detach(), key, None
+        # What the measure compares: by default the query and the key of the contrastive loss.
+        queries, keys, prediction_loss = query.detach(), key, None
         views, next_views = current, following
         if self.predicted is not None:
-            found = self.predicted.answers(self.transitions(rollout))
-            asked, answers = found.query.flatten(0, 1), found.key.flatten(0, 1)
-            prediction_loss = found.loss
+            prediction = self.predicted.answers(self.transitions(rollout))
+            queries, keys = prediction.query.flatten(0, 1), prediction.key.flatten(0, 1)
+            prediction_loss = prediction.loss
             views, next_views = torch.arange(2 * batch_size).chunk(2)
         if isinstance(framework.measure, AbsoluteMeasure):
-            framework.measure.observe(asked[batch_size:], answers[batch_size:])
+            framework.measure.observe(queries[batch_size:], keys[batch_size:])
         appraisal = framework.appraise(
             Views(ViewIndex(views.expand(2, -1)), first_duplicate=duplicates[0]),
             Views(ViewIndex(next_views.expand(2, -1)), first_duplicate=duplicates[1]),
             reward,
             env_steps,
-            encode_query=lambda view: asked[view.rows],
-            encode_key=lambda view: answers[view.rows],
+            encode_query=lambda view: queries[view.rows],
+            encode_key=lambda view: keys[view.rows],
             permutation=permutation,
         )
         if not framework.method.contrastive:
@@ -265,14 +279,6 @@ class A2C:
             ended=torch.from_numpy(rollout.ended).flatten(),
         )
 
-    def _centred(self, bonus: Tensor) -> Tensor:
-        """The bonus (B,) less its running mean, if the reward is to have no part that pays for long
-        episodes whatever is seen in them."""
-        if self.settings.bonus_place != "centred-reward":
-            return bonus
-        self.bonus_mean.update(bonus.mean())
-        return bonus - self.bonus_mean.value
-
     def _optimizer_step(self, loss: Tensor) -> Tensor:
         """Step the optimizer and update the key network. Returns the norm of the gradient."""
         loss.backward()  # type: ignore[no-untyped-call]
@@ -290,23 +296,11 @@ class A2C:
         return norm
 
     def state_dict(self) -> StateDict:
-        state: StateDict = {
-            "networks": self.networks.state_dict(),
-            "optimiser": self.optimizer.state_dict(),
-        }
-        if self.re3 is not None:
-            state["state_entropy"] = self.re3.state_dict()
-        if self.predicted is not None:
-            state["prediction_optimiser"] = self.prediction_optimizer.state_dict()
-        return state
+        return {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        self.networks.load_state_dict(state["networks"])
-        self.optimizer.load_state_dict(state["optimiser"])
-        if self.re3 is not None:
-            self.re3.load_state_dict(state["state_entropy"])
-        if self.predicted is not None:
-            self.prediction_optimizer.load_state_dict(state["prediction_optimiser"])
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
 
 
 def _windows(rollout: Rollout) -> Tensor:
@@ -319,13 +313,3 @@ def first_duplicate(observation: np.ndarray) -> Tensor:
     keys = np.ascontiguousarray(observation).view("V147").ravel().tolist()
     first: dict[bytes, int] = {}
     return torch.tensor([first.setdefault(key, row) for row, key in enumerate(keys)])
-
-
-def _curiosity_metrics(appraisal: Appraisal[ViewIndex]) -> Metrics:
-    return {
-        "curiosity_mean": appraisal.curiosity.mean(),
-        "curiosity_std": appraisal.curiosity.std(),
-        "next_curiosity_mean": appraisal.next_curiosity.mean(),
-        "bonus_mean": appraisal.bonus.mean(),
-        "bonus_max": appraisal.bonus.max(),
-    }

@@ -90,6 +90,22 @@ class GridPolicy(nn.Module):
         self.critic = nn.Sequential(unit_norm_linear(64, 64), nn.Tanh(), unit_norm_linear(64, 1))
 
 
+class PolicyLogits(nn.Module):
+    """The exported policy: action logits (B, A) for uint8 grids (B, 7, 7, 3)."""
+
+    windows: Tensor
+
+    def __init__(self, policy: GridPolicy):
+        super().__init__()
+        self.encoder, self.actor = policy.encoder, policy.actor
+        self.register_buffer("windows", torch.from_numpy(GRID_WINDOWS).flatten(), persistent=False)
+
+    def forward(self, grids: Tensor) -> Tensor:
+        windows = grids.flatten(1).index_select(1, self.windows).to(torch.float32)
+        logits: Tensor = self.actor(self.encoder(windows.view(-1, *GRID_WINDOWS.shape)))
+        return logits
+
+
 class ContrastiveHead(nn.Module):
     """Maps encoder features to the queries and keys of the contrastive loss, as CURL's Rainbow does:
     two linear layers with LayerNorm."""

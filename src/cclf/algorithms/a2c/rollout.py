@@ -1,15 +1,60 @@
-"""The learner of A2C: a rollout in all environments, then one update on it."""
+"""The learner of A2C: a rollout in all environments, then one update on it. And its agent, which
+evaluates and is exported."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from cclf.algorithms.a2c.a2c import A2C
+from cclf.algorithms.a2c.config import A2cConfig
+from cclf.algorithms.a2c.networks import PolicyLogits, grid_windows
 from cclf.config import Config
 from cclf.errors import ConfigError
-from cclf.storage.safe_loading import check_data, check_same_structure
-from cclf.types import EnvFactory, Rollout, StateDict, StepResult, VectorEnv
+from cclf.storage.safe_loading import check_data, check_same_structure, load_state
+from cclf.training.agent import Agent
+from cclf.training.evaluation import EvaluationSteps, evaluate_vector
+from cclf.training.seeding import derive
+from cclf.types import (
+    EnvFactory,
+    EnvSpec,
+    ExportedPolicy,
+    Rollout,
+    StateDict,
+    StepResult,
+    VectorEnv,
+)
 
 GRID_SHAPE = (7, 7, 3)  # of an observation of MiniGrid
+
+
+def make_learner(config: Config[A2cConfig], make_env: EnvFactory) -> "RolloutLearner":
+    """The learner of a run, with its training environments."""
+    settings, seed = config.algorithm, derive(config.seed, "env")
+    envs = make_vector_env(config, make_env, settings.num_envs, seed)
+    random = np.random.default_rng(derive(config.seed, "act"))
+    return RolloutLearner(envs, A2C(config, envs.num_actions), random, settings.rollout_steps)
+
+
+def load_learner(
+    config: Config[A2cConfig], make_env: EnvFactory, state: StateDict
+) -> "RolloutLearner":
+    """The learner of a run in the state of its checkpoint."""
+    learner = make_learner(config, make_env)
+    load_state(learner, state, "learner")
+    return learner
+
+
+def make_agent(config: Config[A2cConfig], make_env: EnvFactory) -> Agent:
+    """The policy of a run, with evaluation environments of its own."""
+    envs = make_vector_env(config, make_env, config.run.eval_episodes, seed=0)
+    policy = A2C(config, envs.num_actions)
+
+    def evaluate(seeds: Sequence[int], record: bool) -> EvaluationSteps:
+        return evaluate_vector(envs, policy, seeds, derive(seeds[0], "act"), record)
+
+    spec = EnvSpec(envs.observation_shape, 1, 1, None, envs.num_actions)
+    return Agent(policy, evaluate, envs.close, spec)
 
 
 def make_vector_env(config: Config, make_env: EnvFactory, num_envs: int, seed: int) -> VectorEnv:
@@ -99,3 +144,18 @@ class RolloutLearner:
         self.random.bit_generator.state = state["random"]
         self.updates = state["updates"]
         self.observation, self.episode_returns = observation, state["episode_returns"]
+
+
+def export_policy(a2c: A2C, env: VectorEnv, seed: int, num_steps: int) -> ExportedPolicy:
+    """The policy for other programs, and its logits on a short rollout."""
+    random, grids = np.random.default_rng(seed), []
+    grid = env.reset([seed])  # (1, 7, 7, 3)
+    for _ in range(num_steps):
+        grids.append(grid.astype(np.uint8))
+        grid = env.step(a2c.act(grid, random.random((1, env.num_actions)))).observation
+    env.close()
+    observations, policy = np.concatenate(grids), a2c.policy
+    with torch.inference_mode():
+        windows = torch.from_numpy(grid_windows(observations))
+        logits = policy.actor(policy.encoder(windows)).numpy()
+    return ExportedPolicy(PolicyLogits(policy).eval(), observations, logits, "logits")

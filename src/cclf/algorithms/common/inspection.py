@@ -15,7 +15,6 @@ from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
 from cclf.config import Config
 from cclf.data.augmentations import PixelViews, crop
 from cclf.data.replay import Replay
-from cclf.errors import ConfigError
 from cclf.framework import Appraisal
 from cclf.inspection.records import About, Gallery, Measure
 from cclf.inspection.samples import (
@@ -32,9 +31,8 @@ from cclf.inspection.samples import (
     restored_maxima,
     transition_curiosity,
 )
-from cclf.storage.safe_loading import load_state
 from cclf.training.seeding import Generators, derive
-from cclf.types import Batch, StateDict
+from cclf.types import Batch
 
 Algorithm = PixelActorCritic[OffPolicySettings]
 
@@ -64,13 +62,21 @@ def gallery(
         }
 
     table = collect_columns(samples, batch_size, read)
+    live = np.flatnonzero(replay.valid)
+    memory = Memory(
+        live,
+        replay.priorities.numpy()[live],
+        lambda slots: np.asarray((replay.head - slots) % replay.slots),
+        replay.ages.numpy(),
+        partial(_stacks, algorithm, replay),
+    )
     overlap = (table["overlap"] + table["next_overlap"]) / 2.0
     overlaps = "share of the anchor's pixels in the selected view, mean of both observations"
     return gallery_of_transitions(
         about,
         algorithm.framework,
         table,
-        _memory(algorithm, replay),
+        memory,
         pictures=partial(_crops, algorithm.env.crop_pixels),
         facts=_facts,
         rewards="reward of the environment",
@@ -80,18 +86,6 @@ def gallery(
         f"training, in batches of {batch_size}.",
         remarks=_remarks(algorithm, table),
     )
-
-
-def load_replay(config: Config[OffPolicySettings], state: StateDict) -> Replay:
-    """The replay of a checkpoint, in main memory."""
-    slots, action_dim = state["actions"].shape
-    if not state["live"].any():
-        raise ConfigError("the replay of this run is still empty: train it first")
-    shape, stack = tuple(state["frames"].shape[1:]), config.env.frame_stack
-    returns = (config.algorithm.n_steps, config.algorithm.discount)
-    replay = Replay(slots, shape, action_dim, stack, None, torch.device("cpu"), *returns)
-    load_state(replay, state, "learner/replay")
-    return replay
 
 
 def appraise(
@@ -140,20 +134,20 @@ def columns(
 ) -> dict[str, Tensor]:
     """All values of a batch, one row per sample. Only the shown samples are cropped, later."""
     encoders = (algorithm.encode_query, algorithm.encode_key)
-    found = common_columns(algorithm.framework, batch, pair, appraisal, *encoders)
+    values = common_columns(algorithm.framework, batch, pair, appraisal, *encoders)
     for side, views in zip(SIDES, pair, strict=True):
         assert views.crop_corners is not None, "views have corners"
         # (K-1, B)
         overlaps = equations.overlap(
             views.crop_corners[:1], views.crop_corners[1:], algorithm.env.crop_pixels
         )
-        overlap = of_selected_view(overlaps, found[f"{side}chosen"])
-        found |= {
+        overlap = of_selected_view(overlaps, values[f"{side}chosen"])
+        values |= {
             f"{side}origins": views.crop_corners.transpose(0, 1),
             f"{side}overlap": overlap / algorithm.env.crop_pixels**2,
             f"{side}overlaps_least": overlap == overlaps.min(0).values,
         }
-    return found
+    return values
 
 
 def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
@@ -168,26 +162,15 @@ def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
     return remarks
 
 
-def _memory(algorithm: Algorithm, replay: Replay) -> Memory:
-    live = np.flatnonzero(replay.valid)
-    return Memory(
-        live,
-        replay.priorities.numpy()[live],
-        lambda slots: np.asarray((replay.head - slots) % replay.slots),
-        replay.ages.numpy(),
-        partial(_stacks, algorithm, replay),
-    )
-
-
-def _facts(found: Row) -> dict[str, Any]:
-    action = ", ".join(f"{value:.2f}" for value in found["action"])
+def _facts(row: Row) -> dict[str, Any]:
+    action = ", ".join(f"{value:.2f}" for value in row["action"])
     return {"action": f"({action})".replace("-", "−")}
 
 
 def _crops(
-    pixels: int, side: str, found: Row, frames: Frames
+    pixels: int, side: str, row: Row, frames: Frames
 ) -> list[tuple[np.ndarray, tuple[int, int]]]:
-    corners = [(int(y), int(x)) for y, x in found[f"{side}origins"]]
+    corners = [(int(y), int(x)) for y, x in row[f"{side}origins"]]
     return [(frames[-1][y : y + pixels, x : x + pixels], (y, x)) for y, x in corners]
 
 

@@ -1,73 +1,64 @@
-"""The learner of off-policy algorithms: one environment, a replay, and one update per step."""
+"""The learner of off-policy algorithms, with one environment, a replay and one update per step, and
+the agent of such a run, with evaluation environments in this process or in workers."""
 
+import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cclf.algorithms.base import ReplaySize
 from cclf.algorithms.common.off_policy_base import ReplaySettings
 from cclf.config import Config
 from cclf.data.device_transfer import AsyncHostCopy, to_device
 from cclf.data.replay import Replay
+from cclf.training.agent import Agent
 from cclf.training.cuda_graphs import GraphedPolicy, GraphedUpdate
-from cclf.training.devices import choose_replay_device
+from cclf.training.evaluation import evaluate
 from cclf.training.seeding import Generators
+from cclf.training.workers import LocalPool, Pool, WorkerPool
 from cclf.types import (
     Batch,
     Env,
+    EnvFactory,
     EnvSpec,
     EnvStep,
     Metrics,
     OffPolicyAlgorithm,
+    Policy,
     StateDict,
     StepResult,
 )
 
 
-def replay_size(config: Config[ReplaySettings], spec: EnvSpec) -> ReplaySize:
-    """The largest number of transitions that this run stores, and their bytes. A short run does not
-    allocate the whole capacity."""
-    settings = config.algorithm
-    transitions = min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
-    num_bytes = Replay.bytes_needed(
-        transitions,
-        spec.frame_shape,
-        spec.num_actions or spec.action_dim,
-        config.env.frame_stack,
-        spec.max_episode_agent_steps,
-        max(settings.n_steps, settings.horizon_steps),
-        _frame_dtype(spec),
-    )
-    return ReplaySize(transitions, num_bytes)
-
-
 def make_replay(config: Config[ReplaySettings], spec: EnvSpec, device: torch.device) -> Replay:
-    """An empty replay, on the GPU that computes the updates if it fits there. It stores discrete actions
-    as one-hot vectors."""
-    settings, size = config.algorithm, replay_size(config, spec)
+    """An empty replay. It stores discrete actions as one-hot vectors. A short run does not allocate
+    the whole capacity."""
+    settings = config.algorithm
     return Replay(
-        size.transitions,
+        min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps)),
         spec.frame_shape,
         spec.num_actions or spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
-        choose_replay_device(settings.replay_device, device, size.num_bytes),
+        device,
         settings.n_steps,
         settings.discount,
-        _frame_dtype(spec),
+        torch.float32 if spec.state_dim else torch.uint8,
         settings.horizon_steps,
         settings.new_priority,
         settings.priority_decay,
     )
 
 
-def _frame_dtype(spec: EnvSpec) -> torch.dtype:
-    return torch.float32 if spec.state_dim else torch.uint8
+class ReplayAlgorithm(OffPolicyAlgorithm, Protocol):
+    """What an `OffPolicyLearner` trains."""
+
+    def before_update(self, replay: Replay, generators: Generators) -> None:
+        """Called before each update, outside of CUDA graphs."""
 
 
 class OffPolicyLearner:
@@ -83,13 +74,11 @@ class OffPolicyLearner:
         self,
         config: Config[ReplaySettings],
         env: Env,
-        algorithm: OffPolicyAlgorithm,
+        algorithm: ReplayAlgorithm,
         replay: Replay,
         generators: Generators,
-        before_update: Callable[[Replay, Generators], None] | None = None,
     ):
-        """`before_update` runs before each update, outside of CUDA graphs."""
-        self.settings, self.before_update = config.algorithm, before_update
+        self.settings = config.algorithm
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
         self.device, acting = generators["policy"].device, generators["act"]
         self._env_steps = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -150,8 +139,7 @@ class OffPolicyLearner:
         if self.warming_up:
             return None
         self._env_steps.fill_(env_steps)
-        if self.before_update is not None:
-            self.before_update(self.replay, self.generators)
+        self.algorithm.before_update(self.replay, self.generators)
         metrics = self._run_update()
         self.updates += 1
         return metrics
@@ -206,3 +194,45 @@ class OffPolicyLearner:
         # stays in the replay, neither terminated nor truncated.
         if not state["env"] or self.env.load_state_dict(state["env"]) is False:
             self.in_episode = False
+
+
+def make_agent(
+    config: Config, device: torch.device, make_env: EnvFactory, env: Env, policy: Policy
+) -> Agent:
+    """`env` is an evaluation environment, which is closed if workers make their own."""
+    workers = num_eval_workers(config, device)
+    pool: Pool[Env]
+    if workers:
+        env.close()
+        pool = WorkerPool([partial(make_env, config, 0)] * workers, config.task)
+    elif evaluates_between_steps(device):
+        # Two, because an action is available one step after it was requested.
+        pool = LocalPool([env, make_env(config, 0)])
+    else:
+        pool = LocalPool([env])
+    acting = policy
+    if device.type == "cuda" and config.run.cuda_graphs:
+        acting = GraphedPolicy(policy.evaluation_action)
+    stack = config.env.frame_stack
+    return Agent(
+        policy,
+        lambda seeds, record: evaluate(pool, acting, seeds, stack, device, record),
+        pool.close,
+        env.spec,
+    )
+
+
+def num_eval_workers(config: Config, device: torch.device) -> int:
+    """The number of processes that step evaluation environments. By default one for each episode, but
+    no more than cores, for a policy on a GPU; none on a CPU, where they would not save time."""
+    if config.run.eval_workers is not None:
+        return min(config.run.eval_workers, config.run.eval_episodes)
+    if device.type == "cpu":
+        return 0
+    return min(config.run.eval_episodes, len(os.sched_getaffinity(0)))
+
+
+def evaluates_between_steps(device: torch.device) -> bool:
+    """Whether the training process can evaluate without stopping training: a GPU computes updates
+    while the host steps evaluation environments."""
+    return device.type == "cuda"

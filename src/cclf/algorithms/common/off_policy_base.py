@@ -1,5 +1,5 @@
-"""What SAC and DrQ-v2 have in common as base algorithms: settings, construction, export and
-inspection.
+"""What SAC, DrQ-v2 and MR.Q have in common as base algorithms, and what SAC and DrQ-v2 alone:
+settings, construction, export and inspection.
 
 This module imports neither torch nor numpy, like the `__init__` of each algorithm.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
-from cclf.algorithms.base import BaseAlgorithm, ReplaySize, default_precision, validate_bf16
+from cclf.algorithms.base import BaseAlgorithm, ReplaySize
 from cclf.config import AlgorithmSettings, Config, Precision
 from cclf.errors import ConfigError
 from cclf.plugins import validate_import_name
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from cclf.algorithms.common.off_policy import ReplayAlgorithm
     from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
     from cclf.data.replay import Replay
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
+
+PAPER_CROP_PIXELS = 84  # side of the views that the published encoders see
+RGB_CHANNELS = 3
+PACKED_CHANNELS = 16  # of one pixel in the kernels of bfloat16
 
 
 @dataclass(frozen=True)
@@ -42,43 +47,26 @@ class ReplaySettings(AlgorithmSettings):
     """Device that stores the frames of the replay; auto: the GPU if they fit there."""
     discount: Fraction = 0.99
     """Discount factor per agent step."""
+    new_priority: ClassVar[Literal["one", "max"]] = "one"
+    """Priority of a new transition: 1, or the largest so far."""
+    supports_cuda_graphs: ClassVar[bool] = True
+    """Whether an update can run in a CUDA graph."""
 
-    # An algorithm that has one of these options declares a field of its name.
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of a transition in the replay."""
-        return 1
-
-    @property
-    def horizon_steps(self) -> int:
-        """Steps of the subsequences that can be sampled from the replay; 0 for none."""
-        return 0
-
-    @property
-    def new_priority(self) -> Literal["one", "max"]:
-        """Priority of a new transition: 1, or the largest so far."""
-        return "one"
-
-    @property
-    def priority_decay(self) -> float:
-        """Factor on a priority for each frame that was added since."""
-        return 1.0
-
-    @property
-    def update_every_agent_steps(self) -> int:
-        """Agent steps from one update to the next."""
-        return 1
+    # Not fields, since they have no annotation. An algorithm that has one of these options declares a
+    # field of its name.
+    n_steps = 1
+    """Steps of a transition in the replay."""
+    horizon_steps = 0
+    """Steps of the subsequences that can be sampled from the replay; 0 for none."""
+    priority_decay = 1.0
+    """Factor on a priority for each frame that was added since."""
+    update_every_agent_steps = 1
+    """Agent steps from one update to the next."""
 
     @property
     def updates_per_cycle(self) -> int:
         """The number of updates after which the sequence of GPU kernels repeats."""
         return 1
-
-    @property
-    def supports_cuda_graphs(self) -> bool:
-        """Whether an update can run in a CUDA graph."""
-        return True
 
     def updates_at(self, agent_steps: int) -> int:
         """Updates are made at the agent steps 0, k, 2 k, ... after the warm-up."""
@@ -113,83 +101,143 @@ class OffPolicySettings(ReplaySettings):
         """Raise ConfigError if the encoder does not fit the views of this run."""
         if self.encoder:
             validate_import_name("encoder", self.encoder, "my_encoders:my_encoder")
-        validate_bf16(config)
+        if config.env.observe != "pixels":
+            return
+        reason = self._bf16_conflict(config)
+        if reason and self.precision == "bf16":
+            raise ConfigError(f"precision=bf16 conflicts with {reason}; use tf32 or fp32")
         pixels = config.env.crop_pixels
         side = (pixels - 3) // 2 + 1 - 2 * (self.conv_layers - 1)
-        if config.env.observe == "pixels" and not self.encoder and side < 1:
+        if not self.encoder and side < 1:
             option = "frame_pixels" if pixels == config.env.frame_pixels else "crop_pixels"
             raise ConfigError(
                 f"conv_layers={self.conv_layers} conflicts with {option}={pixels}: each 3x3 layer "
                 "removes two pixels and none are left; lower conv_layers"
             )
 
+    def _bf16_conflict(self, config: Config) -> str:
+        """Why the kernels of bfloat16 cannot encode the pixels of this run; empty if they can."""
+        stack, pixels = config.env.frame_stack, config.env.crop_pixels
+        if self.encoder:
+            return f"encoder={self.encoder}: its kernels are made for the published convolutions"
+        if RGB_CHANNELS * stack > PACKED_CHANNELS:
+            return f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // RGB_CHANNELS} frames"
+        if ((pixels - 3) // 2 + 1) % 2 == 0:
+            return (
+                f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
+            )
+        return ""
+
     def preferred_gpu_precision(self, config: Config) -> Precision:
-        return default_precision(config)
+        """bfloat16 for the published encoder and size of views, where it was compared with float32
+        (docs/performance.md); float32 otherwise."""
+        published = config.env.observe == "pixels" and config.env.crop_pixels == PAPER_CROP_PIXELS
+        return "bf16" if published and not self._bf16_conflict(config) else "fp32"
 
 
-A = TypeVar("A", bound="PixelActorCritic[OffPolicySettings]")
+R = TypeVar("R", bound=ReplaySettings)
 S = TypeVar("S", bound=OffPolicySettings)
 
 
-class OffPolicyBase(BaseAlgorithm[S], Generic[A, S]):
-    """A base algorithm with continuous actions, one environment and a replay."""
+class ReplayBase(BaseAlgorithm[R]):
+    """A base algorithm with one environment and a replay."""
 
-    supported_tasks = ("continuous",)
     uses_gpu = True
     uses_replay = True
-    supports_inspection = True
 
     @abstractmethod
-    def make_algorithm(self, config: Config[S], spec: EnvSpec, device: torch.device) -> A: ...
+    def make_algorithm(
+        self, config: Config[R], spec: EnvSpec, device: torch.device
+    ) -> ReplayAlgorithm: ...
+
+    def replay_size(self, config: Config[R], spec: EnvSpec) -> ReplaySize:
+        """A short run does not allocate the whole capacity."""
+        import torch
+
+        from cclf.data.replay import Replay
+
+        settings = config.algorithm
+        transitions = min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
+        num_bytes = Replay.bytes_needed(
+            transitions,
+            spec.frame_shape,
+            spec.num_actions or spec.action_dim,
+            config.env.frame_stack,
+            spec.max_episode_agent_steps,
+            max(settings.n_steps, settings.horizon_steps),
+            torch.float32 if spec.state_dim else torch.uint8,
+        )
+        return ReplaySize(transitions, num_bytes)
 
     def make_learner(
-        self, config: Config[S], device: torch.device, make_env: EnvFactory
+        self, config: Config[R], device: torch.device, make_env: EnvFactory
     ) -> Learner:
+        """The replay is on the GPU that computes the updates if it fits there."""
         from cclf.algorithms.common.off_policy import OffPolicyLearner, make_replay
+        from cclf.training.devices import choose_replay_device
         from cclf.training.seeding import Generators, derive
 
         env = make_env(config, derive(config.seed, "env"))
-        replay = make_replay(config, env.spec, device)
+        num_bytes = self.replay_size(config, env.spec).num_bytes
+        replay_device = choose_replay_device(config.algorithm.replay_device, device, num_bytes)
+        replay = make_replay(config, env.spec, replay_device)
         algorithm = self.make_algorithm(config, env.spec, device)
         generators = Generators(config.seed, device, replay.device)
         return OffPolicyLearner(config, env, algorithm, replay, generators)
 
-    def replay_size(self, config: Config[S], spec: EnvSpec) -> ReplaySize:
-        from cclf.algorithms.common.off_policy import replay_size
-
-        return replay_size(config, spec)
-
     def make_agent(
         self,
-        config: Config[S],
+        config: Config[R],
         device: torch.device,
         make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
         """The policy acts in this process; its environments may run in workers."""
-        from cclf.algorithms.common.agent import make_agent
+        import torch
+
+        from cclf.algorithms.common.off_policy import make_agent
 
         env = make_env(config, 0)
+        if env.spec.num_actions is not None:
+            device = torch.device("cpu")  # as for every algorithm with discrete actions
         policy = self.make_algorithm(_uncompiled(config), env.spec, device)
         return make_agent(config, device, make_env, env, policy)
 
     def evaluates_asynchronously(
         self,
-        config: Config[S],
+        config: Config[R],
         device: torch.device,
         evaluation_workers: EvaluationWorkers | None,  # noqa: ARG002
     ) -> bool:
-        from cclf.algorithms.common import agent
+        from cclf.algorithms.common import off_policy
 
-        return agent.num_eval_workers(config, device) > 0 or agent.evaluates_between_steps(device)
+        workers = off_policy.num_eval_workers(config, device)
+        return workers > 0 or off_policy.evaluates_between_steps(device)
+
+
+class OffPolicyBase(ReplayBase[S]):
+    """A base algorithm with continuous actions that is a `PixelActorCritic`."""
+
+    supported_tasks = ("continuous",)
+    supports_inspection = True
+
+    @abstractmethod
+    def make_algorithm(
+        self, config: Config[S], spec: EnvSpec, device: torch.device
+    ) -> PixelActorCritic[OffPolicySettings]: ...
 
     def export_policy(
-        self, policy: A, config: Config[S], make_env: EnvFactory, seed: int, num_steps: int
+        self,
+        policy: PixelActorCritic[OffPolicySettings],
+        config: Config[S],
+        make_env: EnvFactory,
+        seed: int,
+        num_steps: int,
     ) -> ExportedPolicy:
         """The exported policy computes in float32, whatever the precision of training was."""
         import torch
 
-        from cclf.algorithms.common.export import export_policy
+        from cclf.algorithms.common.pixel_actor_critic import export_policy
 
         env = make_env(config, seed)
         plain = self.make_algorithm(_in_float32(config), env.spec, torch.device("cpu"))
@@ -217,21 +265,29 @@ class OffPolicyBase(BaseAlgorithm[S], Generic[A, S]):
 
     def load_for_inspection(
         self, config: Config[S], learner: StateDict, device: torch.device
-    ) -> tuple[A, Replay]:
-        """The algorithm, in float32, and the replay of a learner's state."""
-        from cclf.algorithms.common.inspection import load_replay
+    ) -> tuple[PixelActorCritic[OffPolicySettings], Replay]:
+        """The algorithm, in float32, and the replay of a learner's state, in main memory."""
+        import torch
+
+        from cclf.data.replay import Replay
         from cclf.storage.safe_loading import load_state
         from cclf.types import EnvSpec
 
-        replay = load_replay(config, learner["replay"])
-        action_dim = replay.actions.shape[1]
-        spec = EnvSpec(tuple(replay.frames.shape[1:]), action_dim, config.env.action_repeat, None)
+        state, cpu = learner["replay"], torch.device("cpu")
+        if not state["live"].any():
+            raise ConfigError("the replay of this run is still empty: train it first")
+        slots, action_dim = state["actions"].shape
+        frame_shape, stack = tuple(state["frames"].shape[1:]), config.env.frame_stack
+        returns = (config.algorithm.n_steps, config.algorithm.discount)
+        replay = Replay(slots, frame_shape, action_dim, stack, None, cpu, *returns)
+        load_state(replay, state, "learner/replay")
+        spec = EnvSpec(frame_shape, action_dim, config.env.action_repeat, None)
         algorithm = self.make_algorithm(_in_float32(config), spec, device)
         load_state(algorithm, learner["algorithm"], "learner/algorithm")
         return algorithm, replay
 
 
-def _uncompiled(config: Config[S]) -> Config[S]:
+def _uncompiled(config: Config[R]) -> Config[R]:
     return replace(config, run=replace(config.run, compile=False))
 
 

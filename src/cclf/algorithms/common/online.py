@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from cclf.envs.frame_stack import StackedEnv
-from cclf.storage.safe_loading import check_data
 from cclf.types import Env, HasState, Metrics, StateDict, StepResult
 
 
@@ -79,7 +78,6 @@ class OnlineLearner:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        check_data(state["updates"] >= 0, f"updates is {state['updates']}")
         restored = self.env.load_state_dict(state["env"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.random.bit_generator.state = state["random"]

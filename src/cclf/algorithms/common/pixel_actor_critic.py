@@ -1,20 +1,29 @@
-"""What the updates of SAC and DrQ-v2 share: random numbers, the appraisal of encoded views, the loss
-of the Q-functions, and state."""
+"""What SAC and DrQ-v2 share: random numbers, the appraisal of encoded views, the loss of the
+Q-functions, state, and the policy for other programs."""
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from typing import ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cclf import equations
-from cclf.algorithms.common.observations import PixelObservations, StateObservations, UpdateNoise
+from cclf.algorithms.common.observations import (
+    LazyViews,
+    PixelObservations,
+    StateObservations,
+    UpdateNoise,
+)
 from cclf.algorithms.common.optimizers import Adam, Optimizer, OptimizerFactory
 from cclf.config import AlgorithmSettings, Config
 from cclf.data.augmentations import ViewIndex, Views
+from cclf.data.replay import Replay
 from cclf.framework import Appraisal, Framework
-from cclf.types import Batch, Metrics, StateDict, UpdateResult
+from cclf.training.seeding import Generators
+from cclf.types import Batch, Env, ExportedPolicy, Metrics, StateDict, UpdateResult
 
 S = TypeVar("S", bound=AlgorithmSettings, covariant=True)
 
@@ -39,6 +48,9 @@ class PixelActorCritic(ABC, Generic[S]):
         self.action_dim = action_dim
         self.updates = 0
 
+    def before_update(self, replay: Replay, generators: Generators) -> None:
+        """All training is in `update`."""
+
     @abstractmethod
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult: ...
 
@@ -57,15 +69,15 @@ class PixelActorCritic(ABC, Generic[S]):
         """The mean action (B, A) for the same observations."""
 
     @abstractmethod
-    def greedy_policy(self) -> nn.Module:
+    def greedy_policy(self) -> "GreedyPolicy":
         """`evaluation_action` as a module that other programs can run."""
 
     @abstractmethod
-    def encode_query(self, views: Tensor) -> Tensor:
+    def encode_query(self, views: Tensor | LazyViews) -> Tensor:
         """Features (B, D) of views, as queries of the belief (3)."""
 
     @abstractmethod
-    def encode_key(self, views: Tensor) -> Tensor:
+    def encode_key(self, views: Tensor | LazyViews) -> Tensor:
         """Features (B, D) of views, as keys of the belief (3)."""
 
     @abstractmethod
@@ -92,6 +104,16 @@ class PixelActorCritic(ABC, Generic[S]):
             self.framework.sample_permutation(batch_size, augment_generator),
             augment_generator if method.has_custom_augmentation else None,
         )
+
+    @torch.no_grad()
+    def key_features(
+        self, views: LazyViews, appraisal: Appraisal[ViewIndex], reuse: bool = True
+    ) -> Tensor:
+        """Features (B, D) of the key views of the contrastive loss (8); with `reuse` those that the
+        appraisal has computed, if any."""
+        if reuse and appraisal.key is not None:
+            return appraisal.key
+        return self.encode_key(views.select(appraisal.key_view.rows))
 
     def policy_noise(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Standard normal noise (*shape, A)."""
@@ -164,3 +186,43 @@ def twin_q_loss(q1: Tensor, q2: Tensor, target: Tensor, weights: Tensor) -> tupl
 
 def detached(metrics: Metrics) -> Metrics:
     return {name: value.detach() for name, value in metrics.items()}
+
+
+class GreedyPolicy(nn.Module):
+    """The mean action (B, A), each in [-1, 1], for stacks of uncropped uint8 frames (B, C, H, W) or
+    for float32 states (B, D)."""
+
+    def __init__(self, encoder: nn.Module, actor: nn.Module, crop: slice | None = None):
+        """`crop`: the rows and columns of a frame that the encoder reads, by default all."""
+        super().__init__()
+        self.encoder, self.actor, self.crop = encoder, actor, crop
+
+    def forward(self, observations: Tensor) -> Tensor:
+        if self.crop is not None:
+            observations = observations[:, :, self.crop, self.crop]
+        action: Tensor = self.actor(self.encoder(observations))
+        return action
+
+
+def export_policy(
+    policy: PixelActorCritic[AlgorithmSettings],
+    env: Env,
+    frame_stack: int,
+    seed: int,
+    num_steps: int,
+) -> ExportedPolicy:
+    """The policy and its actions on a rollout. The environment executes random actions, so that the
+    observations differ even if those of the policy do not change anything."""
+    random = np.random.default_rng(seed)
+    frames = deque([env.reset(seed)] * frame_stack, frame_stack)
+    stacks, actions = [], []
+    for _ in range(num_steps):
+        stacks.append(np.concatenate(frames))
+        actions.append(policy.evaluation_action(torch.from_numpy(stacks[-1])[None])[0].numpy())
+        step = env.step(random.uniform(-1.0, 1.0, env.spec.action_dim).astype(np.float32))
+        frames.append(step.frame)
+        if step.terminated or step.truncated:
+            break
+    env.close()
+    module = policy.greedy_policy().eval()
+    return ExportedPolicy(module, np.stack(stacks), np.stack(actions), "action")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cclf.types import EnvSpec
 
 
-class DrQv2Algorithm(OffPolicyBase["DrQv2", Drqv2Config]):
+class DrQv2Algorithm(OffPolicyBase[Drqv2Config]):
     name = "drqv2"
     settings_type = Drqv2Config
     methods = METHODS

@@ -14,22 +14,20 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
-from cclf.algorithms.common.custom_encoder import make_pixel_encoder
-from cclf.algorithms.common.export import GreedyPolicy
-from cclf.algorithms.common.observations import PixelObservations, UpdateNoise
+from cclf.algorithms.common.observations import LazyViews, PixelObservations, UpdateNoise
 from cclf.algorithms.common.optimizers import (
     backward_and_step,
     polyak_update,
     trainable_parameters,
 )
 from cclf.algorithms.common.pixel_actor_critic import (
+    GreedyPolicy,
     PixelActorCritic,
     appraise_encoded,
     twin_q_loss,
 )
-from cclf.algorithms.common.pixel_encoder import ConvEncoder
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, make_pixel_encoder
 from cclf.algorithms.drqv2.config import Drqv2Config
-from cclf.algorithms.drqv2.equations import noise_std, noisy_action
 from cclf.algorithms.drqv2.networks import DrQv2Actor, DrQv2Critic, initialize
 from cclf.config import Config
 from cclf.data.augmentations import LazyCrops, ViewIndex
@@ -39,6 +37,36 @@ from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, UpdateResult
 
 PIXEL_OFFSET = 0.5  # the encoder's input is x / 255 - 0.5
+ACTION_LIMIT = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
+
+
+def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: int) -> Tensor:
+    """Standard deviation of the noise on actions after `agent_steps`.
+
+        σ(t) = σ_first + min(t / T, 1) (σ_last − σ_first)
+
+    >>> noise_std(torch.tensor([0.0, 50.0, 100.0, 200.0]), first=1.0, last=0.1, fade_agent_steps=100)
+    tensor([1.0000, 0.5500, 0.1000, 0.1000])
+    """
+    share = torch.clamp(agent_steps / fade_agent_steps, 0.0, 1.0)
+    return (1.0 - share) * first + share * last
+
+
+def noisy_action(
+    mean: Tensor, noise: Tensor, std: Tensor, noise_clip: float | None = None
+) -> Tensor:
+    """The policy's mean plus clipped noise, clamped to [-1, 1] without effect on the gradient.
+
+        a = clamp(μ + clip(σ ε, −c, c), −1, 1)        ∂a/∂μ = 1
+
+    >>> noisy_action(torch.tensor([0.0, 0.5, 0.5]), torch.tensor([1.0, -1.0, 9.0]), torch.tensor(0.4), 0.25)
+    tensor([0.2500, 0.2500, 0.7500])
+    """
+    offset = noise * std
+    if noise_clip is not None:
+        offset = offset.clamp(-noise_clip, noise_clip)
+    action = mean + offset
+    return action - action.detach() + action.detach().clamp(-ACTION_LIMIT, ACTION_LIMIT)
 
 
 class DrQv2Features(NamedTuple):
@@ -148,8 +176,9 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         """`compiler` compiles the functions of an update, for a GPU."""
         super().__init__(config, action_dim)
         settings, wrap = self.settings, compiler or uncompiled
-        self.observations: PixelObservations
-        self.observations = PixelObservations(config, border=settings.shift_pixels, compiler=wrap)
+        self.observations: PixelObservations = PixelObservations(
+            config, border=settings.shift_pixels, compiler=wrap
+        )
 
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
@@ -197,7 +226,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
             with critic_stream:
                 z, q1, q2 = self._q_values(self.critic, learned, action)  # (V B, D), (V B,)
             with target_stream, torch.no_grad():
-                key = self._key_features(views, appraisal) if self.method.contrastive else None
+                key = self.key_features(views, appraisal) if self.method.contrastive else None
                 bonus, next_weights = appraisal.bonus, appraisal.next_weights
                 target = self._q_target(  # (B,)
                     self, batch, bonus, next_weights, next_features, noise.target, std
@@ -269,12 +298,6 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         selected = self.encoder(views.select(appraisal.views.rows[1]))
         return torch.cat([fixed, selected]), next_features
 
-    def _key_features(self, views: LazyCrops, appraisal: Appraisal[ViewIndex]) -> Tensor:
-        """Features (B, D) of the key views by the target critic's trunk."""
-        if appraisal.key is not None:
-            return appraisal.key
-        return self.target_critic.trunk(self.encoder(views.select(appraisal.key_view.rows)))
-
     @torch.no_grad()
     def collection_action(
         self,
@@ -295,10 +318,10 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
     def greedy_policy(self) -> GreedyPolicy:
         return GreedyPolicy(self.encoder, self.actor)
 
-    def encode_query(self, views: Tensor) -> Tensor:
+    def encode_query(self, views: Tensor | LazyViews) -> Tensor:
         return self.critic.trunk(self.encoder(views))
 
-    def encode_key(self, views: Tensor) -> Tensor:
+    def encode_key(self, views: Tensor | LazyViews) -> Tensor:
         return self.target_critic.trunk(self.encoder(views))
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ from cclf.validation import (
 _of_pixels = excludes("observe", "state")
 RULES: dict[str, Rule] = {  # when an option has an effect; one without a rule always has
     **cclf_inactive_rules("MR.Q"),
-    "crop_pixels": always_inactive("MR.Q, which sees whole frames: set frame_pixels alone"),
+    "crop_pixels": always_inactive("MR.Q, which does not crop frames: set frame_pixels only"),
     **dict.fromkeys(("frame_pixels", "shift_pixels", "conv_filters"), _of_pixels),
     "infonce_temperature": excludes("infonce_coefficient", 0.0),
 }
@@ -36,6 +36,9 @@ class MrqConfig(ReplaySettings):
     base: ClassVar[str] = "mrq"
     supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
     rules: ClassVar[Mapping[str, Rule]] = RULES
+    new_priority: ClassVar[Literal["one", "max"]] = "max"
+    # The scale of rewards and the decay of priorities are not in the memory of a graph.
+    supports_cuda_graphs: ClassVar[bool] = False
 
     batch_size: PositiveInt = 256
     """Transitions in each value and policy update, and subsequences in each encoder update."""
@@ -102,15 +105,6 @@ class MrqConfig(ReplaySettings):
     """Largest noise on actions in the value target; half of it on discrete ones."""
     gumbel_temperature: Positive = 10.0
     """Temperature of the Gumbel-softmax that makes discrete actions differentiable."""
-
-    @property
-    def new_priority(self) -> Literal["one", "max"]:
-        return "max"
-
-    @property
-    def supports_cuda_graphs(self) -> bool:
-        """The scale of rewards and the decay of priorities are not in the memory of a graph."""
-        return False
 
     def validate(self, config: Config) -> None:
         """Raise ConfigError if the settings conflict with the rest of a run."""

@@ -16,19 +16,12 @@ from torch.nn.utils import get_total_norm
 
 from cclf.algorithms.common.optimizers import Adam, backward_and_step, trainable_parameters
 from cclf.algorithms.mrq.config import MrqConfig
-from cclf.algorithms.mrq.equations import (
-    gumbel_softmax,
-    infonce_loss,
-    lap_priority,
-    reward_loss,
-    symexp_bins,
-)
 from cclf.algorithms.mrq.networks import (
     Critic,
+    MlpStateEncoder,
     Model,
     NormalizedMlp,
     PixelEncoder,
-    StateEncoder,
     initialize,
 )
 from cclf.config import Config
@@ -45,6 +38,64 @@ ENCODER_METRICS = (
     "termination_loss",
     "infonce_loss",
 )
+
+
+def symexp_bins(count: int, limit: float, device: torch.device) -> Tensor:
+    """The values of the reward bins, (count,).
+
+        b = sign(x) (exp |x| - 1)        x equally spaced from -limit to limit
+
+    >>> symexp_bins(3, 1.0, torch.device("cpu"))
+    tensor([-1.7183,  0.0000,  1.7183])
+    """
+    x = torch.linspace(-limit, limit, count, device=device)
+    return x.sign() * (x.abs().exp() - 1.0)
+
+
+def two_hot(values: Tensor, bins: Tensor) -> Tensor:
+    """Each value (...) as weights (..., bins) of the two bins around it, which average to the value.
+    Values outside of the bins count as the outermost bin.
+
+    >>> two_hot(torch.tensor([0.25, 9.0]), torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([[0.0000, 0.7500, 0.2500],
+            [0.0000, 0.0000, 1.0000]])
+    """
+    values = values.clamp(bins[0], bins[-1])
+    upper = torch.searchsorted(bins, values, right=True).clamp(1, len(bins) - 1)
+    weight = (values - bins[upper - 1]) / (bins[upper] - bins[upper - 1])
+    weights = values.new_zeros(*values.shape, len(bins))
+    weights.scatter_(-1, upper[..., None] - 1, 1.0 - weight[..., None])
+    return weights.scatter_(-1, upper[..., None], weight[..., None])
+
+
+def reward_loss(logits: Tensor, reward: Tensor, bins: Tensor) -> Tensor:
+    """The cross-entropy (B,) of predicted reward bins (B, bins) and the two-hot reward (B,)."""
+    return -(two_hot(reward, bins) * logits.log_softmax(-1)).sum(-1)
+
+
+def infonce_loss(predicted: Tensor, true: Tensor, temperature: float) -> Tensor:
+    """For each sample the cross-entropy (B,) of recognizing its own next features (B, D) among those of
+    the batch, by cosine similarity."""
+    predicted, true = F.normalize(predicted, dim=1), F.normalize(true, dim=1)
+    return -(predicted @ true.T / temperature).log_softmax(1).diagonal()
+
+
+def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: float) -> Tensor:
+    """A differentiable sample (B, A) of the categorical distribution with these logits, from Gumbel
+    noise (B, A)."""
+    return ((logits + gumbel) / temperature).softmax(-1)
+
+
+def lap_priority(td_errors: Tensor, exponent: float) -> Tensor:
+    """Replay priorities (B,) of absolute TD errors (2, B) of two Q-functions (LAP, Fujimoto et al.,
+    2020).
+
+        p = max(|delta_1|, |delta_2|, 1)^exponent
+
+    >>> lap_priority(torch.tensor([[0.1, 4.0], [0.2, 2.0]]), 0.5)
+    tensor([1., 2.])
+    """
+    return td_errors.amax(0).clamp_min(1.0) ** exponent
 
 
 class MrqNoise(NamedTuple):
@@ -66,8 +117,7 @@ def encoder_losses(
     `terminates` is 1 once a termination is in the replay; before, its prediction is not trained.
     """
     settings = agent.settings
-    zero = z_s.new_zeros(())
-    dynamics, reward, termination, infonce = zero, zero, zero, zero
+    dynamics = reward = termination = infonce = z_s.new_zeros(())
     mask = torch.ones_like(batch.reward[:, 0])  # (B,) 1 until the episode terminates
     for t in range(settings.horizon_steps):
         predicted_end, z_s, logits = agent.model.predict(z_s, batch.action[:, t])
@@ -128,14 +178,14 @@ class MrQ:
         self.settings, settings = config.algorithm, config.algorithm
         self.is_discrete = spec.num_actions is not None
         self.action_dim = spec.num_actions or spec.action_dim
-        # Discrete actions lie in [0, 1], continuous ones in [-1, 1].
+        # Discrete actions are in [0, 1], continuous ones in [-1, 1].
         self.noise_scale = 0.5 if self.is_discrete else 1.0
         self.pixels = None if spec.state_dim else config.env.frame_pixels
         stack, features = config.env.frame_stack, settings.feature_dim
         with seeded_weights(config.seed):
             if self.pixels is None:
                 inputs = spec.state_dim * stack
-                self.encoder: nn.Module = StateEncoder(
+                self.encoder: nn.Module = MlpStateEncoder(
                     inputs, settings.encoder_hidden_dim, features
                 )
             else:
@@ -172,9 +222,8 @@ class MrQ:
         }
         self.bins = symexp_bins(settings.reward_bins, settings.reward_bin_limit, device)
         self.reward_scale = torch.ones((), device=device)
-        self.target_reward_scale = torch.zeros((), device=device)
-        if not settings.scale_rewards:
-            self.target_reward_scale += 1.0
+        # 0 as in the authors' code, until the targets are copied before the first update
+        self.target_reward_scale = torch.full((), float(not settings.scale_rewards), device=device)
         self.encoder_metrics = torch.zeros(len(ENCODER_METRICS), device=device)
         self.updates = 0
 
@@ -226,9 +275,8 @@ class MrQ:
             self._gumbel(batch_size, policy_generator),
         )
 
-    def update(self, batch: Batch, noise: MrqNoise, env_steps: Tensor) -> UpdateResult:
+    def update(self, batch: Batch, noise: MrqNoise, env_steps: Tensor) -> UpdateResult:  # noqa: ARG002
         """One step of value and policy on a batch of n-step transitions."""
-        del env_steps
         with torch.no_grad():
             frames = torch.stack([batch.observation, batch.next_observation])
             observation, next_observation = self.shift(frames, noise.corners)
@@ -320,14 +368,14 @@ class MrQ:
     # --- random numbers
 
     def _normal(self, batch_size: int, generator: torch.Generator) -> Tensor:
-        shape = (batch_size, self.action_dim)
-        return torch.randn(shape, generator=generator, device=generator.device)
+        device = generator.device
+        return torch.randn(batch_size, self.action_dim, generator=generator, device=device)
 
     def _gumbel(self, batch_size: int, generator: torch.Generator) -> Tensor | None:
         if not self.is_discrete:
             return None
-        shape = (batch_size, self.action_dim)
-        return -torch.empty(shape, device=generator.device).exponential_(generator=generator).log()
+        numbers = torch.empty(batch_size, self.action_dim, device=generator.device)
+        return -numbers.exponential_(generator=generator).log()
 
     def _corners(self, count: int, batch_size: int, generator: torch.Generator) -> Tensor | None:
         """Top-left corners of `count` shifted views in the padded image, (count, B, 2)."""

@@ -64,7 +64,7 @@ class PixelEncoder(nn.Module):
         return normalize(self.linear(x.flatten(1)))
 
 
-class StateEncoder(nn.Module):
+class MlpStateEncoder(nn.Module):
     """Features z_s (B, D) of state vectors (B, S)."""
 
     def __init__(self, state_dim: int, hidden_dim: int, feature_dim: int):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cclf.config import Config
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
 
@@ -72,19 +72,9 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         make_env: EnvFactory,
         num_runs: int,
     ) -> EvaluationWorkers | None:
-        """By default a worker for each core if a GPU trains, and none otherwise."""
-        import os
-        from functools import partial
+        from cclf.algorithms.rainbow.evaluation import make_evaluation_workers
 
-        from cclf.algorithms.rainbow.evaluation import EvaluationWorker
-        from cclf.training.evaluation_workers import EvaluationWorkers
-
-        workers = config.run.eval_workers
-        if workers is None:
-            workers = 0 if device.type == "cpu" else len(os.sched_getaffinity(0))
-        episodes = max(config.run.eval_episodes, config.run.final_eval_episodes)
-        workers = min(workers, num_runs * episodes)
-        return EvaluationWorkers(partial(EvaluationWorker, make_env), workers) if workers else None
+        return make_evaluation_workers(config, device, make_env, num_runs)
 
     def replay_size(self, config: Config[RainbowConfig], spec: EnvSpec) -> ReplaySize:  # noqa: ARG002
         from cclf.algorithms.rainbow.learner import replay_size

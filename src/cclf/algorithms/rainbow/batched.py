@@ -42,10 +42,10 @@ class FlatParameters:
     actions. The padding stays zero.
     """
 
-    def __init__(self, module: RainbowLoss, network: str):
-        self.network = network
+    def __init__(self, module: RainbowLoss, prefixes: tuple[str, ...]):
+        """Of the parameters of `module` whose names begin with one of `prefixes`."""
         named = module.named_parameters()
-        self.shapes = {name: p.shape for name, p in named if name.startswith(NETWORKS[network])}
+        self.shapes = {name: p.shape for name, p in named if name.startswith(prefixes)}
         self.sizes = [-(-shape.numel() // ALIGNMENT) * ALIGNMENT for shape in self.shapes.values()]
 
     def flatten(self, named: dict[str, Tensor]) -> Tensor:
@@ -62,12 +62,8 @@ class FlatParameters:
     def slice_in_online(self, online: "FlatParameters") -> slice:
         """The part of an online row that this network is a copy of. It is contiguous because of the
         order of modules in `RainbowNet`."""
-        (prefix,) = NETWORKS[self.network]
-        names = [name.replace(prefix, "online.", 1) for name in self.shapes]
-        first = list(online.shapes).index(names[0])
-        contiguous = list(online.shapes)[first : first + len(names)] == names
-        assert contiguous, f"the {self.network} network is not one part of an online row"
-        start = sum(online.sizes[:first])
+        _, _, first = next(iter(self.shapes)).partition("_")
+        start = sum(online.sizes[: list(online.shapes).index(f"online.{first}")])
         return slice(start, start + sum(self.sizes))
 
 
@@ -90,7 +86,9 @@ class BatchedRainbow:
         ]
         # The architecture for the largest number of actions. Its weights are not used.
         self.module = make_rainbow(configs[0], max(num_actions)).to(device, dtype)
-        self.layouts = {network: FlatParameters(self.module, network) for network in NETWORKS}
+        self.layouts = {
+            network: FlatParameters(self.module, prefixes) for network, prefixes in NETWORKS.items()
+        }
         counts = torch.tensor(num_actions)[:, None]
         self.action_mask = (torch.arange(max(num_actions)) < counts).to(device, dtype)  # (S, A)
         self.device, self.settings = device, self.module.settings
@@ -107,13 +105,13 @@ class BatchedRainbow:
         }
         self.rows["online"].requires_grad_(True)
 
-        def stacked(*names: str) -> dict[str, Tensor]:
-            """Buffers of all runs, (S,) each."""
-            buffers = {name: torch.stack([m.get_buffer(name) for m in modules]) for name in names}
-            return {name: values.to(device, dtype) for name, values in buffers.items()}
+        def stacked(name: str) -> Tensor:
+            """A buffer of all runs, (S,)."""
+            return torch.stack([module.get_buffer(name) for module in modules]).to(device, dtype)
 
-        self.running_maxima = stacked("framework.reward_max", "framework.bonus_max")
-        self.per_run_constants = stacked("contrastive_coefficient")
+        maxima = ("framework.reward_max", "framework.bonus_max")
+        self.running_maxima = {name: stacked(name) for name in maxima}
+        self.per_run_constants = {"contrastive_coefficient": stacked("contrastive_coefficient")}
         self.copied_slices = {
             network: self.layouts[network].slice_in_online(self.layouts["online"])
             for network in ("target", "momentum")
@@ -263,8 +261,7 @@ class RunView:
         batch = self.batch
         self.networks.load_state_dict(state["networks"])
         for name, value in batch.running_maxima.items():
-            value[self.index] = state["maxima"][name].to(batch.device)
+            value[self.index] = state["maxima"][name]
         for name, rows in batch.adam_moments.items():
-            row = batch.layouts["online"].flatten(state["moments"][name])
-            rows[self.index] = row.to(batch.device)
+            rows[self.index] = batch.layouts["online"].flatten(state["moments"][name])
         batch.adam_steps.fill_(state["adam_steps"])

@@ -147,7 +147,8 @@ def parity(
         rows = learner.algorithm.rows["online"]
         before = rows.detach().clone()
         for update in range(PARITY_UPDATES):
-            learner.learn(config.algorithm.learn_start_agent_steps + update, 4 * update)
+            learner.agent_steps = config.algorithm.learn_start_agent_steps + update
+            learner.learn(env_steps=4 * update)
         return rows.detach() - before
 
     seeds = range(PARITY_RUNS)
@@ -172,11 +173,12 @@ def _time_updates(
     from cclf.training.devices import synchronize
 
     learner = make_learner([replace(config, seed=seed) for seed in range(runs)], device, make_env)
+    learner.agent_steps = config.algorithm.learn_start_agent_steps
 
     def seconds_of(updates: int) -> float:
         started = time.perf_counter()
         for _ in range(updates):
-            learner.learn(config.algorithm.learn_start_agent_steps, 0)
+            learner.learn(env_steps=0)
         synchronize(device)
         return time.perf_counter() - started
 

@@ -1,17 +1,7 @@
-"""The equations of Rainbow (Hessel et al., 2018): n steps, N atoms z_i, A actions."""
+"""The equations of Rainbow (Hessel et al., 2018): N atoms z_i, A actions."""
 
 import torch
 from torch import Tensor
-
-
-def n_step_return(rewards: Tensor, discounts: Tensor) -> Tensor:
-    """R = sum_(k<n) gamma^k r_(t+k); rewards (..., n) are 0 beyond the end of an episode, discounts
-    (n,) are gamma^k.
-
-    >>> n_step_return(torch.tensor([[1.0, 0.0, 1.0]]), torch.tensor([1.0, 0.5, 0.25]))
-    tensor([1.2500])
-    """
-    return (rewards * discounts).sum(-1)
 
 
 def noise_factor(normal: Tensor) -> Tensor:
@@ -21,15 +11,6 @@ def noise_factor(normal: Tensor) -> Tensor:
     tensor([-2.,  0.,  3.])
     """
     return normal.sign() * normal.abs().sqrt()
-
-
-def noisy(mean: Tensor, sigma: Tensor, noise: Tensor) -> Tensor:
-    """mu + sigma * epsilon: the weights of a noisy layer.
-
-    >>> noisy(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([-2.0]))
-    tensor([0.])
-    """
-    return mean + sigma * noise
 
 
 def dueling(value: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -71,15 +52,6 @@ def project_categorical(probabilities: Tensor, atoms: Tensor, support: Tensor) -
     indices = torch.arange(support.shape[0], device=support.device)
     proximity = (1.0 - (positions[:, :, None] - indices).abs()).clamp_min(0.0)
     return (probabilities[:, :, None] * proximity).sum(1)
-
-
-def cross_entropy(target: Tensor, log_probabilities: Tensor) -> Tensor:
-    """- sum_i m_i log p_i over the last axis: the loss of C51.
-
-    >>> cross_entropy(torch.tensor([[0.5, 0.5]]), torch.tensor([[-1.0, -3.0]]))
-    tensor([2.])
-    """
-    return -(target * log_probabilities).sum(-1)
 
 
 def importance_weights(priority: Tensor, beta: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ export."""
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ from cclf.algorithms.rainbow.rainbow import RunParameters, make_rainbow
 from cclf.config import Config
 from cclf.envs.frame_stack import StackedEnv
 from cclf.training.agent import Agent
-from cclf.training.evaluation import EvaluationSteps, evaluate_games
-from cclf.training.evaluation_workers import EvaluationWorkers
+from cclf.training.evaluation import EvaluationSteps, EvaluationWorkers, evaluate_games
 from cclf.types import EnvFactory, ExportedPolicy, StateDict
 
 
@@ -30,15 +30,10 @@ class RainbowPolicy:
         # All parameters of the run, because they are part of an exported agent.
         self.networks = RunParameters(dict(module.named_parameters()))
 
-    @torch.no_grad()
-    def evaluation_values(self, observation: Tensor) -> Tensor:
-        """Q values (n, A) for stacks of frames (n, F, H, W)."""
-        values: Tensor = self.q_network(observation)
-        return values
-
     def evaluation_action(self, observation: Tensor) -> Tensor:
         """The best actions (n,) for stacks of frames (n, F, H, W)."""
-        return self.evaluation_values(observation).argmax(1)
+        values: Tensor = self.q_network(observation)
+        return values.argmax(1)
 
     def state_dict(self) -> StateDict:
         """As `RunView.state_dict`; the parts that only training needs are empty."""
@@ -54,35 +49,34 @@ def make_agent(
 ) -> Agent:
     """The policy of a run and its evaluation. Both run on the CPU even if a GPU trains: the network is
     small, and so returns do not depend on the device."""
-    settings = config.algorithm
     game, stack = make_env(config, 0, True), config.env.frame_stack
-    policy = RainbowPolicy(config, num_actions(game.spec))
+    policy, epsilon = RainbowPolicy(config, num_actions(game.spec)), config.algorithm.epsilon_eval
 
     def evaluate_async(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if workers is None:
-            return evaluate_games(game, policy, seeds, settings.epsilon_eval, stack, record)
-        # Copied now, because training may continue during the evaluation.
-        weights = {
-            name: value.numpy().copy() for name, value in policy.q_network.state_dict().items()
-        }
-        return evaluate_in_workers(workers, weights, seeds, record)
-
-    def evaluate_in_workers(
-        workers: EvaluationWorkers,
-        weights: dict[str, np.ndarray],
-        seeds: Sequence[int],
-        record: bool,
-    ) -> EvaluationSteps:
+            return (yield from evaluate_games(game, policy, seeds, epsilon, stack, record))
+        # Not modified during the evaluation: the policy is not the one that training updates.
+        weights = {name: value.numpy() for name, value in policy.q_network.state_dict().items()}
         result = yield from workers.evaluate_async((config.to_dict(), weights), seeds)
         if not record:
             return result
         # The first episode is repeated in this process to record it.
-        recorded = yield from evaluate_games(
-            game, policy, seeds[:1], settings.epsilon_eval, stack, record=True
-        )
-        return result._replace(pictures=recorded.pictures)
+        first = yield from evaluate_games(game, policy, seeds[:1], epsilon, stack, record)
+        return result._replace(pictures=first.pictures)
 
     return Agent(policy, evaluate_async, game.close, game.spec)
+
+
+def make_evaluation_workers(
+    config: Config[RainbowConfig], device: torch.device, make_env: EnvFactory, num_runs: int
+) -> EvaluationWorkers | None:
+    """By default a worker for each core if a GPU trains, and none otherwise."""
+    workers = config.run.eval_workers
+    if workers is None:
+        workers = 0 if device.type == "cpu" else len(os.sched_getaffinity(0))
+    episodes = max(config.run.eval_episodes, config.run.final_eval_episodes)
+    workers = min(workers, num_runs * episodes)
+    return EvaluationWorkers(partial(EvaluationWorker, make_env), workers) if workers else None
 
 
 class EvaluationWorker:
@@ -139,5 +133,5 @@ def export_policy(
             game.reset()
     game.close()
     stacks = np.stack(observations)
-    values = policy.evaluation_values(torch.from_numpy(stacks)).numpy()
+    values = policy.q_network(torch.from_numpy(stacks)).numpy()
     return ExportedPolicy(policy.q_network, stacks, values, "q_values")

@@ -224,7 +224,3 @@ class GameHandle:
 
     def load_state_dict(self, state: StateDict) -> bool:
         return self.workers.call(self.group, GameGroup.load_game_state, self.index, state)
-
-    def close(self) -> None:
-        """Close all games: the runs of a batch end together."""
-        self.workers.close()

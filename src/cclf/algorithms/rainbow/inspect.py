@@ -57,6 +57,8 @@ def inspect(
 
     batch_size = rainbow.settings.batch_size
     table = collect_columns(samples, batch_size, sample_columns)
+    shift = (table["distance"] + table["next_distance"]) / 2.0
+    shifts = "pixels between the chosen view and the anchor, mean of both observations"
     return gallery_of_transitions(
         about,
         rainbow.framework,
@@ -66,7 +68,14 @@ def inspect(
         facts=partial(_facts, replay.n_steps),
         rewards="reward of its first step, clipped as in training",
         td_errors="its loss on the original frames, without the bonus",
-        measures=_measures(table, replay.n_steps),
+        measures=[
+            Measure(
+                f"{replay.n_steps}-step return",
+                table["n_step_return"],
+                "discounted sum of the rewards of its steps",
+            ),
+            Measure("shift", shift, shifts),
+        ],
         drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, sampled from replay as "
         f"in training, in batches of {batch_size}.",
         remarks=_remarks(rainbow, replay, table),
@@ -155,16 +164,6 @@ def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Ten
     action_mask = torch.ones(rainbow.online.head.num_actions, device=batch.reward.device)
     plain = without_curiosity(*observations, batch.reward)
     return rainbow.td_losses(plain, batch, noise, action_mask, features, next_features).losses
-
-
-def _measures(table: dict[str, np.ndarray], n_steps: int) -> list[Measure]:
-    returns = "discounted sum of the rewards of its steps"
-    shift = (table["distance"] + table["next_distance"]) / 2.0
-    shifts = "pixels between the chosen view and the anchor, mean of both observations"
-    return [
-        Measure(f"{n_steps}-step return", table["n_step_return"], returns),
-        Measure("shift", shift, shifts),
-    ]
 
 
 def _remarks(rainbow: RainbowLoss, replay: NStepReplay, table: dict[str, np.ndarray]) -> list[str]:

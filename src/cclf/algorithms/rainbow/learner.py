@@ -123,9 +123,11 @@ class BatchedLearner:
         last time. With `cuda_graphs`, acting and learning run in CUDA graphs. `compiler` is for the
         functions that use replay."""
         self.games, self.algorithm, self.replay = games, rainbow, replay
-        self.settings = rainbow.settings
-        self.log_every_agent_steps = log_every_agent_steps
+        self.settings, self.log_every_agent_steps = rainbow.settings, log_every_agent_steps
         device, runs = rainbow.device, len(games.games)
+        self.agent_steps = self.updates = 0
+        self.unreported_updates = 0  # since the last report of metrics
+        self.ages = np.zeros(runs, np.int64)  # agent steps since the episode of each run began
         shape = (runs, *replay.observation_shape)
         self._next_observation = torch.empty(
             shape, dtype=torch.uint8, pin_memory=device.type == "cuda"
@@ -151,46 +153,33 @@ class BatchedLearner:
 
     def step(self, env_steps: int) -> list[StepResult]:
         """One agent step of every run; `env_steps` is the number before it."""
-        step = self._next_step()
-        actions = self.act(step)
+        self.agent_steps += 1
+        actions = self.act()
         actions_on_host = AsyncHostCopy(actions)
         self._store_actions(actions)
         # A transition can be sampled n steps after it was collected at the earliest, so the update
         # can run before the games return, and on a GPU while they run. Only the bug of CURL's code
         # reads how the newest step ended.
-        learn_first = not self.replay.n_step_bug
-        if learn_first:
-            self.learn(step, env_steps)
+        if not self.replay.n_step_bug:
+            self.learn(env_steps)
         results = self.games.step(actions_on_host.numpy())
         self._store_results(results)
-        if not learn_first:
-            self.learn(step, env_steps)
-        if self.settings.updates_target_at(step):
+        if self.replay.n_step_bug:
+            self.learn(env_steps)
+        if self.settings.updates_target_at(self.agent_steps):
             self.algorithm.update_target()
-        metrics: Sequence[Metrics | None] = [None] * len(self.runs)
-        if step % self.log_every_agent_steps == 0 and self.settings.updates_in_step(step):
-            metrics = self._report()
         finished = zip(results["game_over"].tolist(), results["game_return"].tolist(), strict=True)
         returns = [[value] if game_over else [] for game_over, value in finished]
-        return [StepResult(1, *result) for result in zip(metrics, returns, strict=True)]
+        return [StepResult(1, *result) for result in zip(self._report(), returns, strict=True)]
 
-    def _next_step(self) -> int:
-        steps = {run.agent_steps for run in self.runs}
-        if len(steps) > 1:
-            raise ConfigError(
-                "runs of a batch must be at the same step, but these are at agent steps "
-                f"{sorted(steps)}: train them separately"
-            )
-        return steps.pop() + 1
-
-    def act(self, step: int) -> Tensor:
+    def act(self) -> Tensor:
         """Actions (S,) for the current observations of the games."""
         if not self.observations_valid:
             self._next_observation.copy_(torch.from_numpy(self.games.observations()))
             self.observations_valid = True
         self._observation.copy_(self._next_observation, non_blocking=True)
-        self._update_index.fill_(self.settings.update_index(step))
-        self._epsilon.fill_(self.settings.epsilon_at(step))
+        self._update_index.fill_(self.settings.update_index(self.agent_steps))
+        self._epsilon.fill_(self.settings.epsilon_at(self.agent_steps))
         return self._act(self._observation)
 
     def _select_actions(self, observation: Tensor) -> Tensor:
@@ -198,7 +187,7 @@ class BatchedLearner:
 
     def _store_actions(self, actions: Tensor) -> None:
         device = self.replay.device
-        ages = to_device(torch.tensor([run.age for run in self.runs]), device)
+        ages = to_device(torch.from_numpy(self.ages), device)
         self.replay.add(self._observation[:, -1].to(device), actions.to(device), ages)
 
     def _store_results(self, results: np.ndarray) -> None:
@@ -207,20 +196,17 @@ class BatchedLearner:
         )
         self.replay.add_reward(reward, ended.bool())
         self._next_observation.numpy()[:] = results["observation"]
-        for run, has_ended in zip(self.runs, results["ended"].tolist(), strict=True):
-            run.agent_steps += 1
-            run.age = 0 if has_ended else run.age + 1
+        self.ages = np.where(results["ended"], 0, self.ages + 1)
 
-    def learn(self, step: int, env_steps: int) -> None:
+    def learn(self, env_steps: int) -> None:
         """The updates of this agent step."""
-        for update in range(self.settings.updates_in_step(step)):
-            self._update_index.fill_(self.settings.update_index(step, update))
+        for update in range(self.settings.updates_in_step(self.agent_steps)):
+            self._update_index.fill_(self.settings.update_index(self.agent_steps, update))
             self._env_steps.fill_(env_steps)
-            self._beta.fill_(self.settings.beta_at(step))
+            self._beta.fill_(self.settings.beta_at(self.agent_steps))
             self._learn()
-            for run in self.runs:
-                run.updates += 1
-                run.unreported_updates += 1
+            self.updates += 1
+            self.unreported_updates += 1
 
     def _update(self) -> Metrics:
         """One update. Metrics are added up on the device; one is returned because a CUDA graph needs
@@ -233,16 +219,18 @@ class BatchedLearner:
         self._write_back(rainbow, self.replay, sampled.slot, priority, metrics, self.metric_sums)
         return {"q_loss": metrics["q_loss"]}
 
-    def _report(self) -> list[Metrics]:
-        """The means of each run since the last report."""
-        means = (self.metric_sums / self.runs[0].unreported_updates).unbind(1)
+    def _report(self) -> Sequence[Metrics | None]:
+        """The means of each run since the last report; None at steps without a report."""
+        step = self.agent_steps
+        if step % self.log_every_agent_steps or not self.settings.updates_in_step(step):
+            return [None] * len(self.runs)
+        means = self.metric_sums / self.unreported_updates
         self.metric_sums.zero_()
-        for run in self.runs:
-            run.unreported_updates = 0
-        rows = [
-            dict(zip(self.algorithm.metric_names, mean.unbind(), strict=True)) for mean in means
+        self.unreported_updates = 0
+        rows = dict(zip(self.algorithm.metric_names, means, strict=True))
+        return [
+            {name: rows[name][run.index] for name in self._returned_metrics} for run in self.runs
         ]
-        return [{name: row[name] for name in self._returned_metrics} for row in rows]
 
 
 def sample_batch(
@@ -280,10 +268,11 @@ class RunHandle:
         self.algorithm = batch.algorithm.runs[index]
         self.replay = batch.replay
         self.metric_names = (*batch.algorithm.metric_names, "priority_entropy_share")
-        self.agent_steps = self.updates = 0
-        self.unreported_updates = 0  # since the last report of metrics
-        self.age = 0  # agent steps since the episode began
         self._results: deque[StepResult] = deque()
+
+    @property
+    def updates(self) -> int:
+        return self.batch.updates
 
     def step(self, env_steps: int) -> StepResult:
         if not self._results:
@@ -295,32 +284,34 @@ class RunHandle:
         return {"priority_entropy_share": self.replay.priority_entropy_share(self.index)}
 
     def close(self) -> None:
-        self.env.close()
+        self.batch.games.close()
 
     def state_dict(self) -> StateDict:
         assert not self._results, "a run is saved between its steps"
+        batch = self.batch
         return {
             "env": self.env.state_dict(),
             "algorithm": self.algorithm.state_dict(),
             "replay": self.replay.run_state(self.index),
-            "metric_sums": self.batch.metric_sums[:, self.index],
-            "agent_steps": self.agent_steps,
-            "updates": self.updates,
-            "reported_updates": self.unreported_updates,
-            "age": self.age,
+            "metric_sums": batch.metric_sums[:, self.index],
+            "agent_steps": batch.agent_steps,
+            "updates": batch.updates,
+            "reported_updates": batch.unreported_updates,
+            "age": int(batch.ages[self.index]),
         }
 
     def load_state_dict(self, state: StateDict) -> None:
+        """The other runs of the batch must be loaded from the same agent step."""
         # An action indexes the outputs of the network, so it is checked before it is used.
         actions, count = state["replay"]["actions"], num_actions(self.env.spec)
         are_valid = ((actions >= 0) & (actions < count)).all()
         check_data(are_valid, f"replay: an action is not one of the {count} actions of the game")
-        self.agent_steps, self.updates = state["agent_steps"], state["updates"]
-        self.unreported_updates = state["reported_updates"]
-        self.age = state["age"] if self.env.load_state_dict(state["env"]) else 0
-        self.batch.observations_valid = False
+        batch = self.batch
+        batch.agent_steps, batch.updates = state["agent_steps"], state["updates"]
+        batch.unreported_updates = state["reported_updates"]
+        batch.ages[self.index] = state["age"] if self.env.load_state_dict(state["env"]) else 0
+        batch.observations_valid = False
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_run_state(self.index, state["replay"])
-        sums = self.batch.metric_sums
-        sums[:, self.index] = state["metric_sums"].to(sums.device)
+        batch.metric_sums[:, self.index] = state["metric_sums"]
         self._results.clear()

@@ -110,10 +110,9 @@ class NoisyLinear(nn.Module):
     def forward(self, x: Tensor, noise: LayerNoise | None) -> Tensor:
         if noise is None:
             return x @ self.weight_mean.T + self.bias_mean
-        weight = equations.noisy(
-            self.weight_mean, self.weight_sigma, torch.outer(noise.outputs, noise.inputs)
-        )
-        return x @ weight.T + equations.noisy(self.bias_mean, self.bias_sigma, noise.outputs)
+        weight_noise = torch.outer(noise.outputs, noise.inputs)
+        weight = self.weight_mean + self.weight_sigma * weight_noise
+        return x @ weight.T + (self.bias_mean + self.bias_sigma * noise.outputs)
 
 
 class DuelingHead(nn.Module):

@@ -22,8 +22,6 @@ from cclf.algorithms.rainbow.rainbow import RainbowLoss, RainbowNoise
 from cclf.config import Config
 from cclf.training.seeding import derive
 
-UniformNumbers = dict[str, Tensor]
-
 _WEYL, _FACTOR_1, _FACTOR_2 = (
     value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
@@ -43,16 +41,6 @@ def mix(state: Tensor) -> Tensor:
     return state ^ ((state >> 31) & 0x1FFFFFFFF)
 
 
-def normal(uniform: Tensor) -> Tensor:
-    """Standard normal numbers, by the inverse of the distribution function.
-
-    >>> normal(torch.tensor([0.5, 0.975], dtype=torch.float64))
-    tensor([0.0000, 1.9600], dtype=torch.float64)
-    """
-    numbers: Tensor = torch.special.ndtri(uniform)
-    return numbers
-
-
 class CounterBasedRNG:
     """Named uniform numbers in (0, 1) for S runs at a time.
 
@@ -62,7 +50,6 @@ class CounterBasedRNG:
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device):
         """`shapes`: the shape of the numbers of each name, for one run."""
-        assert len(shapes) < _MAX_NAMES, "too many names"
         self.shapes = dict(shapes)
         self.sizes = [prod(shape) for shape in self.shapes.values()]
         assert max(self.sizes) < _MAX_POSITIONS, "too many numbers of one name"
@@ -104,10 +91,11 @@ class NoiseSampler:
         self.keys = torch.tensor(keys, dtype=torch.int64, device=device)
         self.random = CounterBasedRNG(_shapes(module), device)
 
-    def sample(self, update_index: Tensor) -> tuple[UniformNumbers, RainbowNoise]:
+    def sample(self, update_index: Tensor) -> tuple[dict[str, Tensor], RainbowNoise]:
         """Uniform numbers (S, ...) by name, and the noise of one update of each run."""
         numbers = self.random.uniform(self.keys, update_index)
-        gauss = normal(numbers)  # of all names in one kernel
+        # Standard normal numbers of all names in one kernel, by the inverse distribution function.
+        gauss = torch.special.ndtri(numbers)
         factors = self.random.split(equations.noise_factor(gauss).to(self.dtype))
         uniform, normals = self.random.split(numbers), self.random.split(gauss.to(self.dtype))
         unused = numbers[:, :1]  # in place of numbers that the method does not need
@@ -121,7 +109,7 @@ class NoiseSampler:
             permutation=uniform["permutation"].argsort() if "permutation" in uniform else unused,
         )
 
-    def sample_single(self, update_index: int) -> tuple[UniformNumbers, RainbowNoise]:
+    def sample_single(self, update_index: int) -> tuple[dict[str, Tensor], RainbowNoise]:
         """The numbers of the first run, without the axis of runs."""
         uniform, noise = self.sample(torch.tensor(update_index, device=self.device))
 

@@ -54,18 +54,16 @@ class TdLosses(NamedTuple):
     target: Tensor  # (B, N)
 
 
-METRICS = """
-    q_loss q_mean target_mean contrastive_loss reward_mean n_step_return_mean ended_share
-    importance_weight_mean bonus_mean bonus_max reward_running_max bonus_running_max
-    curiosity_mean curiosity_std next_curiosity_mean second_view_weight priority_mean
-    chosen_view_1 chosen_view_2 chosen_view_3 chosen_view_4
-"""
-
-
 class RainbowLoss(nn.Module):
     """The networks of one run, and the loss of its next update."""
 
-    metric_names: tuple[str, ...] = tuple(METRICS.split())
+    metric_names: tuple[str, ...] = (
+        "q_loss", "q_mean", "target_mean", "contrastive_loss", "reward_mean", "n_step_return_mean",
+        "ended_share", "importance_weight_mean", "bonus_mean", "bonus_max", "reward_running_max",
+        "bonus_running_max", "curiosity_mean", "curiosity_std", "next_curiosity_mean",
+        "second_view_weight", "priority_mean", "chosen_view_1", "chosen_view_2", "chosen_view_3",
+        "chosen_view_4",
+    )  # fmt: skip
 
     def __init__(self, config: Config[RainbowConfig], num_actions: int):
         super().__init__()
@@ -139,7 +137,15 @@ class RainbowLoss(nn.Module):
         appraisal = self.framework.appraise(
             views, next_views, batch.reward, env_steps, self.query, self.key, noise.permutation
         )
-        loss_appraisal = self._without_augmentation(appraisal, batch) if original else appraisal
+        loss_appraisal = appraisal
+        if original:  # one view of weight 1: the frames themselves
+            one = torch.ones_like(appraisal.weights[:1])
+            loss_appraisal = appraisal._replace(
+                views=batch.observation[None],
+                weights=one,
+                next_views=batch.next_observation[None],
+                next_weights=one,
+            )
 
         # Eq. (1), (2) and (7)
         td = self.td_losses(loss_appraisal, batch, noise, action_mask, features, next_features)
@@ -217,18 +223,6 @@ class RainbowLoss(nn.Module):
         z: Tensor = self.momentum_projection(self.momentum_encoder(images))
         return z
 
-    def _without_augmentation(
-        self, appraisal: Appraisal[Tensor], batch: GameBatch
-    ) -> Appraisal[Tensor]:
-        """The appraisal for a Q loss on the frames themselves: one view of weight 1."""
-        one = torch.ones_like(appraisal.weights[:1])
-        return appraisal._replace(
-            views=batch.observation[None],
-            weights=one,
-            next_views=batch.next_observation[None],
-            next_weights=one,
-        )
-
     def _outputs(
         self, features: Tensor, views: Tensor, noise: HeadNoise, action_mask: Tensor
     ) -> Tensor:
@@ -274,12 +268,12 @@ class RainbowLoss(nn.Module):
         return equations.project_categorical(probabilities, base + bootstrap * support, support)
 
     def _view_losses(self, outputs: Tensor, action: Tensor, target: Tensor) -> Tensor:
-        """(V, B): the cross-entropy of C51, or the Huber loss of plain Q values."""
+        """(V, B): the cross-entropy of C51, - sum_i m_i log p_i, or the Huber loss of Q values."""
         views, batch = outputs.shape[:2]
         taken = gather_action(outputs.flatten(0, 1), action.repeat(views)).view(views, batch, -1)
         if target.shape[1] == 1:
             return F.huber_loss(taken, target.expand_as(taken), reduction="none").squeeze(2)
-        return equations.cross_entropy(target, taken.log_softmax(2))
+        return -(target * taken.log_softmax(2)).sum(2)
 
     def _priority(self, batch: GameBatch, appraisal: Appraisal[Tensor], losses: Tensor) -> Tensor:
         by_curiosity = self.framework.priority(batch.priority, appraisal)

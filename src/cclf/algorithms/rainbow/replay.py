@@ -14,7 +14,6 @@ of it as a tensor, so that sampling can be part of a CUDA graph.
 import torch
 from torch import Tensor
 
-from cclf.algorithms.rainbow import equations
 from cclf.storage.safe_loading import check_data, check_lengths
 from cclf.types import GameBatch, StateDict
 
@@ -34,7 +33,6 @@ class NStepReplay:
         discount: float,
         n_step_bug: bool,
         device: torch.device,
-        dtype: torch.dtype = torch.float32,
     ):
         """`observation_shape` is (F, H, W)."""
         self.observation_shape, self.n_steps = observation_shape, n_steps
@@ -46,7 +44,7 @@ class NStepReplay:
         # The same memory as wider integers, which copies faster.
         self._words = self.frames.flatten(2).view(_widest_dtype(frame_shape[0] * frame_shape[1]))
         self.actions = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.rewards = torch.zeros(shape, dtype=dtype, device=device)
+        self.rewards = torch.zeros(shape, device=device)
         self.ended = torch.zeros(shape, dtype=torch.bool, device=device)
         self.ages = torch.zeros(shape, dtype=torch.int64, device=device)
         # float64: a float32 sum near 1e5 is rounded to multiples of 0.008, an error of up to one
@@ -59,7 +57,7 @@ class NStepReplay:
         self._slot = torch.arange(padded, device=device)
         self._run = torch.arange(runs, device=device)[:, None, None]
         powers = torch.arange(n_steps, dtype=torch.float64, device=device)
-        self._discounts = (discount**powers).to(dtype)
+        self._discounts = (discount**powers).float()
 
     @staticmethod
     def bytes_needed(capacity_transitions: int, observation_shape: tuple[int, int, int]) -> int:
@@ -120,7 +118,7 @@ class NStepReplay:
         offset = torch.arange(1 - stack, self.n_steps + 1, device=self.device)
         nearby = (slot[..., None] + offset) % self.slots  # (S, B, F - 1 + n + 1)
         same_episode = self.ages[run, nearby] == self.ages[run, slot[..., None]] + offset
-        rewards = self.rewards[run, nearby] * same_episode
+        rewards = self.rewards[run, nearby] * same_episode  # 0 beyond the end of an episode
         continuation = same_episode[..., -1]
         if self.n_step_bug:
             continuation = continuation & ~self.ended[run, nearby[..., -1:]].squeeze(-1)
@@ -128,7 +126,7 @@ class NStepReplay:
             observation=self._stack(nearby[..., :stack], same_episode[..., :stack]),
             action=self.actions.gather(1, slot),
             reward=rewards[..., stack - 1],
-            n_step_return=equations.n_step_return(rewards[..., stack - 1 : -1], self._discounts),
+            n_step_return=(rewards[..., stack - 1 : -1] * self._discounts).sum(-1),
             continuation=continuation.to(rewards.dtype),
             next_observation=self._stack(nearby[..., -stack:], same_episode[..., -stack:]),
             priority=self.priorities.gather(1, slot).to(rewards.dtype),
@@ -181,30 +179,21 @@ class NStepReplay:
     def load_run_state(self, run: int, state: StateDict) -> None:
         """Load the state of one run. It may come from a smaller replay, because a run can be resumed
         with a larger budget."""
-        saved_slots, written = len(state["frames"]), int(state["written"])
+        tensors, saved_slots, written = self._tensors(), len(state["frames"]), state["written"]
         if saved_slots > self.slots:
             raise ValueError(
                 f"replay state has {saved_slots} slots, this replay {self.slots}: use one at least "
                 "as large"
             )
-        tensors = self._tensors()
         check_lengths(state, tensors, saved_slots, "replay")
-        check_data(
-            written >= saved_slots,
-            f"replay: written {written} is less than its {saved_slots} slots",
-        )
-        weights = torch.cat([state["priorities"].flatten(), state["max_priority"].flatten()])
-        check_data(
-            (weights >= 0.0).all() and weights.isfinite().all(),
-            "replay: priorities are negative or not finite",
-        )
+        check_data((state["priorities"] >= 0.0).all(), "replay: a priority is negative")
         oldest = 0
         # A wrapped ring buffer is rotated, oldest slot first, to fit into a larger one.
         if saved_slots < min(self.slots, written):
             oldest, written = written % saved_slots, saved_slots
         for name, each in tensors.items():
-            each[run, :saved_slots] = state[name].roll(-oldest, 0).to(self.device)
-        self.max_priority[run] = state["max_priority"].to(self.device)
+            each[run, :saved_slots] = state[name].roll(-oldest, 0)
+        self.max_priority[run] = state["max_priority"]
         self.set_written(written)
 
 

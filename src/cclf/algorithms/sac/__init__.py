@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cclf.types import EnvSpec
 
 
-class SacAlgorithm(OffPolicyBase["SAC", SacConfig]):
+class SacAlgorithm(OffPolicyBase[SacConfig]):
     name = "sac"
     settings_type = SacConfig
     methods = METHODS

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from cclf.algorithms.common.custom_encoder import CustomEncoder
 from cclf.algorithms.common.observations import LazyViews
-from cclf.algorithms.common.pixel_encoder import ConvEncoder, EncoderHead, mlp
+from cclf.algorithms.common.pixel_encoder import ConvEncoder, CustomEncoder, EncoderHead, mlp
 from cclf.data.augmentations import LazyNoise
 
 
@@ -28,7 +27,7 @@ def initialize(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-class StateEncoder(nn.Module):
+class LinearStateEncoder(nn.Module):
     """A linear layer in place of the convolutions: states (B, D) to features (B, H)."""
 
     __call__: Callable[..., Tensor]
@@ -42,7 +41,7 @@ class StateEncoder(nn.Module):
         return torch.relu(self.fc(vectors.to(self.fc.weight.dtype)))
 
 
-ObservationEncoder = ConvEncoder | CustomEncoder | StateEncoder
+ObservationEncoder = ConvEncoder | CustomEncoder | LinearStateEncoder
 
 
 class Encoder(nn.Module):

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from cclf import equations
-from cclf.algorithms.common.custom_encoder import make_pixel_encoder
-from cclf.algorithms.common.export import GreedyPolicy
 from cclf.algorithms.common.observations import (
     LazyViews,
     PixelObservations,
@@ -30,14 +28,15 @@ from cclf.algorithms.common.optimizers import (
     trainable_parameters,
 )
 from cclf.algorithms.common.pixel_actor_critic import (
+    GreedyPolicy,
     PixelActorCritic,
     appraise_encoded,
     detached,
     twin_q_loss,
 )
-from cclf.algorithms.common.pixel_encoder import EncoderHead
+from cclf.algorithms.common.pixel_encoder import EncoderHead, make_pixel_encoder
 from cclf.algorithms.sac.config import SacConfig
-from cclf.algorithms.sac.networks import Encoder, SacActor, SacCritic, StateEncoder
+from cclf.algorithms.sac.networks import Encoder, LinearStateEncoder, SacActor, SacCritic
 from cclf.config import Config
 from cclf.data.augmentations import ViewIndex
 from cclf.framework import Appraisal, Framework
@@ -153,7 +152,7 @@ class SAC(PixelActorCritic[SacConfig]):
         with seeded_weights(config.seed):
             self.framework = Framework(settings.feature_dim, config.method)
             convolutions = (
-                StateEncoder(stacked_dim, settings.hidden_dim)
+                LinearStateEncoder(stacked_dim, settings.hidden_dim)
                 if state_dim
                 else make_pixel_encoder(config, wrap)
             )
@@ -227,7 +226,9 @@ class SAC(PixelActorCritic[SacConfig]):
             with concurrent_streams() as (encoder_stream, actor_stream):
                 with encoder_stream:
                     if contrastive:
-                        key = self._key_features(views, appraisal, updates_target)  # (B, D)
+                        key = self.key_features(
+                            views, appraisal, reuse=not updates_target
+                        )  # (B, D)
                         loss = self._contrastive_loss(  # Eq. (8)
                             self.framework, query, key, appraisal.curiosity
                         )
@@ -306,15 +307,6 @@ class SAC(PixelActorCritic[SacConfig]):
         ):
             self._polyak_update(list(slow.parameters()), list(online.parameters()), rate)
 
-    @torch.no_grad()
-    def _key_features(
-        self, views: LazyViews, appraisal: Appraisal[ViewIndex], target_updated: bool
-    ) -> Tensor:
-        """Features (B, D) of the key views by the target encoder as it is now."""
-        if appraisal.key is not None and not target_updated:
-            return appraisal.key
-        return self.target_critic.encoder(views.select(appraisal.key_view.rows))
-
     @property
     def temperature(self) -> Tensor:
         return self.log_temperature.exp()
@@ -348,10 +340,10 @@ class SAC(PixelActorCritic[SacConfig]):
             crop = slice(first, first + self.env.crop_pixels)
         return GreedyPolicy(self.critic.encoder.convolutions, self.actor, crop)
 
-    def encode_query(self, views: Tensor) -> Tensor:
+    def encode_query(self, views: Tensor | LazyViews) -> Tensor:
         return self.critic.encoder(views)
 
-    def encode_key(self, views: Tensor) -> Tensor:
+    def encode_key(self, views: Tensor | LazyViews) -> Tensor:
         return self.target_critic.encoder(views)
 
     @torch.no_grad()
