@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cclf.data.replay import Replay, slots_needed
+from cclf.data.replay import Replay
 
 CPU = torch.device("cpu")
 FRAME = (2, 3, 3)
@@ -283,9 +283,9 @@ def test_entropy_share_is_one_for_uniform_replay_and_falls_with_it():
 
 @pytest.mark.parametrize("max_episode", [125, 250, 500, None])
 def test_a_hundred_thousand_transitions_of_100x100_rgb_need_3_gigabytes(max_episode):
-    needed = Replay.bytes_needed(100_000, (3, 100, 100), 6, 3, max_episode)
-    assert 3.0e9 < needed <= 3.1e9
-    assert slots_needed(100_000, max_episode, 3) < 1.01 * 100_000
+    replay = Replay(100_000, (3, 100, 100), 6, 3, max_episode, torch.device("meta"))
+    assert 3.0e9 < replay.num_bytes <= 3.1e9
+    assert replay.slots < 1.01 * 100_000
 
 
 class Walker:
@@ -337,14 +337,6 @@ def test_n_steps_end_with_their_episode(n_steps, frame_stack, capacity, plays, s
             assert np.array_equal(batch.observation[row].numpy(), naive[number][0])
             if goes_on:
                 assert np.array_equal(batch.next_observation[row].numpy(), naive[last][4])
-
-
-def test_bytes_needed_are_the_bytes_of_a_replay():
-    shape = (50, (3, 10, 10), 4, 3, 7)
-    replay = Replay(*shape, CPU)
-    tensors = [x for x in vars(replay).values() if isinstance(x, torch.Tensor) and x.ndim]
-    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors) + replay.valid.nbytes
-    assert taken == Replay.bytes_needed(*shape)
 
 
 def assert_twins(one, two, naive):

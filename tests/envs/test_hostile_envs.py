@@ -14,8 +14,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple  #
 import cclf as package  # noqa: E402
 import hostile_envs  # noqa: E402
 from cclf.envs import gymnasium_env, toy  # noqa: E402
-from cclf.envs.gymnasium_env import GymnasiumEnv  # noqa: E402
-from cclf.envs.gymnasium_spaces import RescaleAction  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumEnv, RescaleAction  # noqa: E402
 from cclf.errors import ConfigError, WorkerError  # noqa: E402
 from hostile_envs import IMAGE, LAYERS, NAMED, exits, observes, raises, replaces, returns  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402

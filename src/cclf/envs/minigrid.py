@@ -191,17 +191,14 @@ class VectorMiniGrid:
         """Raise ValueError for codes and positions that are not in the tables or in the grid."""
         check_same_structure(self.state_dict(), state, "env of minigrid")
         grids, pose, steps = state["rooms"], state["pose"], state["episode_steps"]
-        is_wall = np.ones(grids.shape[1:], dtype=bool)
-        is_wall[1:-1, 1:-1] = False
+        is_wall = self._empty_grid == WALL
         valid = (grids < CODES).all() and (grids[:, is_wall] == WALL).all()
         check_data(valid, "env: a grid has unknown cells, or no wall around it")
-        if state["started"]:
-            first = np.arange(self.num_envs) * self._stride**2
-            yx = np.array(np.divmod(state["cell"] - first, self._stride)) - PADDING
-            inside = (yx >= 1) & (yx <= len(is_wall) - 2)
-            check_data(inside.all(), "env: an agent is outside of its grid")
-        valid = (pose >= 0).all() and (pose < POSES).all()
-        check_data(valid, "env: a pose is not one of the 8")
+        first_cell = np.arange(self.num_envs) * self._stride**2
+        yx = np.array(np.divmod(state["cell"] - first_cell, self._stride)) - PADDING
+        inside = (yx >= 1) & (yx <= len(is_wall) - 2)
+        valid = (inside.all() or not state["started"]) and np.isin(pose, range(POSES)).all()
+        check_data(valid, "env: an agent has a position or a pose outside of its grid")
         valid = (steps >= 0).all() and (steps < self.max_episode_steps).all()
         check_data(valid, "env: a saved episode is over")
 

@@ -7,15 +7,12 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from cclf.config import EnvConfig, ObservationType, TaskKind
 from cclf.envs.atari_games import ATARI_GAMES, game_name
 from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import load_entry_points, qualified_name
-
-if TYPE_CHECKING:
-    from cclf.types import Env, VectorEnv
 
 ENTRY_POINTS = "cclf.suites"  # group of entry points, each of which names a `Suite`
 Overrides = dict[str, Any]
@@ -79,38 +76,23 @@ class Suite:
         inspected: tuple[TaskKind, ...] = ("continuous", "discrete") if self.inspect_env else ()
         return frozenset({self.kind, *(task.kind or self.kind for task in self.tasks), *inspected})
 
-    def make(self, name: str, env: EnvConfig, seed: int, evaluation: bool) -> "Env":
-        made: Env = self._import(self.factory)(name, env, seed, evaluation)
-        return made
-
-    def make_vector(self, name: str, num_envs: int, seed: int) -> "VectorEnv":
-        made: VectorEnv = self._import(self.factory)(name, num_envs, seed)
-        return made
-
-    def env_info(self, name: str) -> EnvInfo:
-        info: EnvInfo = self._import(self.inspect_env)(name)
-        return info
-
-    def validate_env(self, name: str, env: EnvConfig) -> None:
-        if self.validate:
-            self._import(self.validate)(name, env)
-
-    def _import(self, path: str) -> Callable[..., Any]:
+    def call(self, path: str, *arguments: object) -> Any:
+        """Import the function `module:function` of this suite and call it."""
         module, _, name = path.partition(":")
         try:
-            function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+            function = getattr(importlib.import_module(module), name)
         except (ModuleNotFoundError, AttributeError) as error:
-            if isinstance(error, ModuleNotFoundError) and error.name == self.package:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else module
+            if missing == self.package:
                 raise ConfigError(
-                    f"{self.name} tasks need the package {self.package}: "
-                    f"pip install 'cclf[{self.name}]'"
+                    f"{self.name} tasks need the package {missing}: pip install 'cclf[{self.name}]'"
                 ) from error
-            if isinstance(error, ModuleNotFoundError) and error.name != module:
+            if missing != module:
                 raise  # a package that the module imports
             raise ConfigError(
                 f"the suite {self.name} is made by {path}, which is not there: {error}"
             ) from error
-        return function
+        return function(*arguments)
 
 
 _TOY_ENV: Overrides = {"frame_pixels": 20, "crop_pixels": 16, "frame_stack": 1, "action_repeat": 1}
@@ -325,20 +307,25 @@ def task_kind(task_name: str, make_env: bool = True) -> TaskKind:
     imported, for names that come from a file."""
     task, suite = find_task(task_name), suite_of(task_name)
     if task.kind is None and suite.inspect_env and make_env:
-        return suite.env_info(task_name.partition("/")[2]).kind
+        return env_info(suite, task_name).kind
     return task.kind or suite.kind
+
+
+def env_info(suite: Suite, task_name: str) -> EnvInfo:
+    info: EnvInfo = suite.call(suite.inspect_env, task_name.partition("/")[2])
+    return info
 
 
 def task_note(task_name: str, env: EnvConfig) -> str:
     """What is printed after the task's name when a run begins."""
-    suite, name = suite_of(task_name), task_name.partition("/")[2]
+    suite = suite_of(task_name)
     if not suite.inspect_env:
         return ""
-    info = suite.env_info(name)
+    info = env_info(suite, task_name)
     note = info.note if env.observe == "pixels" else info.state_note
     if env.observe_key:
         note = f"learning from the observation {env.observe_key!r}"
-    module, colon, _ = name.partition(":")
+    module, colon, _ = task_name.partition("/")[2].partition(":")
     return "; ".join(filter(None, (note, f"imports the Python module {module}" if colon else "")))
 
 

@@ -30,33 +30,29 @@ from cclf.types import (
 
 
 def replay_size(config: Config[ReplaySettings], spec: EnvSpec) -> ReplaySize:
-    """The largest number of transitions that this run stores, and their bytes. A short run does not
-    allocate the whole capacity."""
-    settings = config.algorithm
-    transitions = min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
-    num_bytes = Replay.bytes_needed(
-        transitions,
-        spec.frame_shape,
-        spec.num_actions or spec.action_dim,
-        config.env.frame_stack,
-        spec.max_episode_agent_steps,
-        max(settings.n_steps, settings.horizon_steps),
-        _frame_dtype(spec),
-    )
-    return ReplaySize(transitions, num_bytes)
+    """The largest number of transitions that this run stores, and their bytes."""
+    replay = _empty_replay(config, spec, torch.device("meta"))
+    return ReplaySize(replay.capacity, replay.num_bytes)
 
 
 def make_replay(config: Config[ReplaySettings], spec: EnvSpec, device: torch.device) -> Replay:
-    """An empty replay, on the GPU that computes the updates if it fits there. It stores discrete actions
-    as one-hot vectors."""
-    settings, size = config.algorithm, replay_size(config, spec)
+    """An empty replay, on the GPU that computes the updates if it fits there."""
+    num_bytes = replay_size(config, spec).num_bytes
+    choice = config.algorithm.replay_device
+    return _empty_replay(config, spec, choose_replay_device(choice, device, num_bytes))
+
+
+def _empty_replay(config: Config[ReplaySettings], spec: EnvSpec, device: torch.device) -> Replay:
+    """Discrete actions are stored as one-hot vectors. A short run does not allocate the whole
+    capacity."""
+    settings = config.algorithm
     return Replay(
-        size.transitions,
+        min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps)),
         spec.frame_shape,
         spec.num_actions or spec.action_dim,
         config.env.frame_stack,
         spec.max_episode_agent_steps,
-        choose_replay_device(settings.replay_device, device, size.num_bytes),
+        device,
         settings.n_steps,
         settings.discount,
         _frame_dtype(spec),
