@@ -121,10 +121,8 @@ def test_every_live_transition_equals_the_naive_buffers(
         player.episode(length, terminated, check)
 
 
-@pytest.mark.parametrize("frame_stack", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    ("capacity", "length"), [(30, 10), (37, 10), (5, 10), (1, 3), (10, 1), (64, 1)]
-)
+@pytest.mark.parametrize("frame_stack", [1, 3])
+@pytest.mark.parametrize(("capacity", "length"), [(37, 10), (5, 10), (10, 1)])
 def test_the_newest_capacity_transitions_are_live_when_episodes_have_full_length(
     frame_stack, capacity, length
 ):
@@ -145,49 +143,6 @@ def test_one_endless_episode_keeps_the_whole_capacity_live():
     player.episode(length=200)
     assert live_numbers(replay) == list(range(180, 200))
     assert_same(replay.gather(live_slots(replay)), player.naive)
-
-
-def test_a_stack_repeats_the_first_frame_of_its_episode_and_ends_in_the_newest():
-    replay = make_replay(capacity=20, frame_stack=3, frame=(1, 1, 1))
-    frames = [np.full((1, 1, 1), n, np.uint8) for n in range(10)]
-
-    def stack():
-        return replay.observation().flatten().tolist()
-
-    replay.begin_episode(frames[7])
-    replay.add(np.zeros(ACTIONS), 0.0, True, frames[8])
-    replay.begin_episode(frames[1])
-    seen = [stack()]
-    for n in (2, 3, 4):
-        replay.add(np.zeros(ACTIONS), 0.0, False, frames[n])
-        seen.append(stack())
-    assert seen == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
-    assert replay.observation().shape == (1, 3, 1, 1)
-    assert replay.observation().dtype == torch.uint8
-    batch = replay.gather(live_slots(replay))
-    assert batch.observation.flatten(1).tolist() == [[7, 7, 7], [1, 1, 1], [1, 1, 2], [1, 2, 3]]
-    assert batch.next_observation.flatten(1).tolist() == [
-        [7, 7, 8],
-        [1, 1, 2],
-        [1, 2, 3],
-        [2, 3, 4],
-    ]
-
-
-def test_termination_stops_the_bootstrap_and_truncation_keeps_it():
-    player = Player(make_replay(capacity=50), seed=3)
-    player.episode(4, terminated=True)
-    player.episode(4, terminated=False)
-    assert player.replay.gather(live_slots(player.replay)).continuation.tolist() == [
-        1,
-        1,
-        1,
-        0,
-        1,
-        1,
-        1,
-        1,
-    ]
 
 
 def filled(capacity=40, count=40, seed=4):
@@ -212,32 +167,6 @@ def test_samples_are_proportional_to_priorities():
     assert counts[dead].sum() == 0
     expected = weights / weights.sum() * len(draws)
     assert scipy.stats.chisquare(counts[slots].numpy(), expected.numpy()).pvalue > 1e-3
-
-
-def test_new_transitions_are_sampled_uniformly():
-    replay = filled().replay
-    counts = torch.bincount(
-        replay.sample(100_000, torch.Generator().manual_seed(7)).slot, minlength=replay.slots
-    )
-    assert scipy.stats.chisquare(counts[live_slots(replay)].numpy()).pvalue > 1e-3
-
-
-def test_samples_depend_on_the_generator_only():
-    replay = filled().replay
-    one, two, other = (
-        replay.sample(64, torch.Generator().manual_seed(seed)).slot for seed in (8, 8, 9)
-    )
-    assert torch.equal(one, two)
-    assert not torch.equal(one, other)
-
-
-def test_the_last_priority_of_a_duplicate_slot_is_stored():
-    replay = filled().replay
-    a, b, c = live_slots(replay)[:3].tolist()
-    replay.set_priorities(
-        torch.tensor([a, b, a, c, b, a]), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    )
-    assert replay.priorities[[a, b, c]].tolist() == pytest.approx([0.6, 0.5, 0.4])
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.01, 1.0)), min_size=1, max_size=60))

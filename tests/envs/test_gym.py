@@ -2,8 +2,6 @@
 renderer."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -69,7 +67,6 @@ VARIANTS = {
     "cclf-test/GreyChannel-v0": {"kwargs": {"shape": (PIXELS, PIXELS, 1)}},
     "cclf-test/Wide-v0": {"kwargs": {"shape": (30, 50, 3)}},
     "cclf-test/Vector-v0": {"kwargs": {"shape": (5,)}},
-    "cclf-test/Unbounded-v0": {"kwargs": {"bounds": (-np.inf, np.inf)}},
 }
 
 
@@ -159,15 +156,13 @@ def test_actions_are_clipped_and_scaled_to_the_bounds():
 
 
 def test_seeds_are_reproducible_and_different():
-    def firsts(env, count=4):
-        return [clock(env.reset()) for _ in range(count)]
+    def firsts(env):
+        return [clock(env.reset()) for _ in range(4)]
 
-    assert firsts(make(seed=1)) == firsts(make(seed=1))
-    assert firsts(make(seed=1)) != firsts(make(seed=2))
-    one, two = make(seed=1), make(seed=2**62 + 1)
-    two.reset()
+    one, two = make(seed=1), make(seed=2)
+    assert firsts(one) == firsts(make(seed=1)) != firsts(two)
+    assert len(set(firsts(one))) > 1, "episodes without a seed differ"
     assert clock(one.reset(2**62 + 3)) == clock(two.reset(2**62 + 3))
-    assert len(set(firsts(one, 8))) > 1, "episodes without a seed differ"
 
 
 def test_it_has_no_state_to_save():
@@ -191,35 +186,12 @@ def test_pendulum_from_its_renderer():
         e.close()
 
 
-def test_an_unknown_id_names_the_nearest():
-    with pytest.raises(
-        ConfigError, match="unknown Gymnasium environment 'Pendulm-v1'; did you mean Pendulum-v1"
-    ):
-        GymnasiumEnv("Pendulm-v1")
-
-
-def test_unbounded_actions_are_refused():
-    with pytest.raises(
-        ConfigError, match=r"cclf-test/Unbounded-v0 has actions Box.* a Box with finite bounds"
-    ):
-        make("Unbounded")
-
-
 def test_an_environment_that_cannot_be_made_is_refused():
     with pytest.raises(ConfigError, match="cannot make 'nowhere:Counter-v0'"):
         GymnasiumEnv("nowhere:Counter-v0")
 
 
-def test_rendering_needs_no_display():
-    """A process of its own: SDL complains once, and not through Python."""
-    pytest.importorskip("pygame")
-    words = "from cclf.envs.gymnasium_env import make_gymnasium; env = make_gymnasium('CartPole-v1'); env.reset(); env.render()"
-    without_a_screen = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("SDL_VIDEODRIVER", "XDG_RUNTIME_DIR", "DISPLAY")
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", words], env=without_a_screen, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+def test_rendering_needs_no_display(monkeypatch):
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    make("Vector")
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
