@@ -247,7 +247,3 @@ def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Atar
         frame_pixels=env.frame_pixels,
         action_repeat=env.action_repeat,
     )
-
-
-def validate(name: str, env: EnvConfig) -> None:
-    make(name, env, 0).close()  # takes milliseconds

@@ -55,7 +55,11 @@ class DeepMindControl:
         suite = _import_suite()
         import mujoco
 
-        domain, task = _split_known(suite, name)
+        # by names such as dmc/cartpole-swingup
+        known = {f"dmc/{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
+        if f"dmc/{name}" not in known:
+            raise unknown_task(f"dmc/{name}", known)
+        domain, task = known[f"dmc/{name}"]
         self._mujoco = mujoco
         self._env = suite.load(domain, task, task_kwargs={"random": seed % 2**32})
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
@@ -251,18 +255,6 @@ def _float_arrays(model: MujocoObject) -> list[tuple[str, np.ndarray]]:
         for name, value in arrays
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.flags.writeable
     ]
-
-
-def validate(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (every size can be rendered)
-    _split_known(_import_suite(), name)
-
-
-def _split_known(suite: ModuleType, name: str) -> tuple[str, str]:
-    """Domain and task of a name such as cartpole-swingup."""
-    known = {f"dmc/{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
-    if f"dmc/{name}" not in known:
-        raise unknown_task(f"dmc/{name}", known)
-    return known[f"dmc/{name}"]
 
 
 def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> DeepMindControl:  # noqa: ARG001

@@ -262,7 +262,8 @@ def validate(name: str, env: EnvConfig) -> None:
     trial = GymnasiumEnv(name, env.observe, observe_key=env.observe_key)
     try:
         if env.observe == "pixels" and not trial._env.has_images:
-            trial.reset(0)  # renders a frame
+            trial._env.reset(0)
+            trial.render()
     finally:
         trial.close()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cclf.config import Config
 from cclf.envs.env_errors import with_named_errors
-from cclf.envs.registry import known_tasks, suite_of, validate_observation
+from cclf.envs.registry import known_tasks, suite_of, task_kind, validate_observation
 
 if TYPE_CHECKING:
     from cclf.types import Env, EnvFactory, VectorEnv
@@ -32,6 +32,7 @@ make_env: EnvFactory = TaskEnvs()
 
 def validate_task(config: Config) -> None:
     """Raise ConfigError if no environment can be made of a task that this package does not list."""
-    suite, name = suite_of(config.task), config.task.partition("/")[2]
-    if config.task not in known_tasks() and suite.validate:
-        suite.call(suite.validate, name, config.env)
+    if config.task not in known_tasks():
+        is_grid = task_kind(config.task) == "grid"
+        env = make_env.vector(config, 1, 0) if is_grid else make_env(config, 0)
+        env.close()

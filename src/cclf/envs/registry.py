@@ -66,9 +66,6 @@ class Suite:
     inspect_env: str = ""
     """`module:function` that takes a name and returns an `EnvInfo`, for tasks whose kind only their
     environment knows. It makes the environment, so it runs the code that the name refers to."""
-    validate: str = ""
-    """`module:function` with the arguments (name, EnvConfig), which raises ConfigError if no
-    environment can be made, for tasks that are not in `tasks`."""
 
     @property
     def kinds(self) -> frozenset[TaskKind]:
@@ -119,7 +116,6 @@ _DMC = Suite(
     "dmc",
     kind="continuous",
     factory="cclf.envs.dmc:make",
-    validate="cclf.envs.dmc:validate",
     package="dm_control",
     naming_help="dmc/<domain>-<task>: any other task of the DeepMind Control suite",
     tasks=(
@@ -135,7 +131,6 @@ _MINIGRID = Suite(
     "minigrid",
     kind="grid",
     factory="cclf.envs.minigrid:make",
-    validate="cclf.envs.minigrid:validate",
     package="minigrid",
     naming_help="minigrid/<name>: any other MiniGrid environment, e.g. minigrid/FourRooms",
     env={"frame_pixels": 7, "crop_pixels": 7, "frame_stack": 1, "action_repeat": 1},
@@ -184,7 +179,6 @@ _ATARI = Suite(
     "atari",
     kind="discrete",
     factory="cclf.envs.atari:make",
-    validate="cclf.envs.atari:validate",
     package="ale-py",
     naming_help="atari/<game>: any other game of the Arcade Learning Environment, e.g. atari/SpaceInvaders",
     run={
@@ -208,7 +202,6 @@ _GYM = Suite(
     observations=("pixels", "state"),
     has_dict_observations=True,
     inspect_env="cclf.envs.gymnasium_env:inspect_env",
-    validate="cclf.envs.gymnasium_env:validate",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 
@@ -234,7 +227,7 @@ def _validate_suite(suite: Suite) -> str:
     for task in suite.tasks:
         if task.name != f"{suite.name}/{suite.canonical_name(task.name.partition('/')[2])}":
             return f"whose task {task.name!r} is not called {suite.name}/..."
-    for name in ("factory", "inspect_env", "validate"):
+    for name in ("factory", "inspect_env"):
         path = getattr(suite, name)
         if (path or name == "factory") and not all(path.partition(":")):
             return f"whose {name} {path!r} is not module:function"
