@@ -90,21 +90,14 @@ class SilentWalk(Walk):
 
 @pytest.fixture(autouse=True, scope="module")
 def registered():
-    kinds = {name: {"observation_space": space} for name, space in SPACES.items()}
-    kinds |= {name: {"action_space": space} for name, space in ACTIONS.items()}
-    kinds |= {"Unseeded": {"seeded": False}}
-    names = [f"cclf-state/{name}-v0" for name in (*kinds, "Silent")]
-    for name, settings in zip(names, (*kinds.values(), {}), strict=True):
-        entry, limit = SilentWalk if "Silent" in name else Walk, 7
-        gymnasium.register(
-            name,
-            entry_point=entry,
-            kwargs=settings,
-            max_episode_steps=limit,
-            disable_env_checker=True,
-        )
+    variants = {name: {"observation_space": space} for name, space in SPACES.items()}
+    variants |= {name: {"action_space": space} for name, space in ACTIONS.items()}
+    for name, kwargs in (variants | {"Unseeded": {"seeded": False}, "Silent": {}}).items():
+        settings = {"kwargs": kwargs, "max_episode_steps": 7, "disable_env_checker": True}
+        entry_point = SilentWalk if name == "Silent" else Walk
+        gymnasium.register(f"cclf-state/{name}-v0", entry_point=entry_point, **settings)
     yield
-    for name in names:
+    for name in [name for name in gymnasium.registry if name.startswith("cclf-state/")]:
         del gymnasium.registry[name]
 
 
