@@ -30,9 +30,9 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 def require_actions(env_id: str, space: object) -> spaces.Discrete | spaces.Box:
     """The action space. Raises ConfigError if no algorithm supports it."""
-    bounds = [space.low, space.high] if isinstance(space, spaces.Box) else []
-    is_bounded = np.size(bounds) > 0 and bool(np.all(np.isfinite(bounds)))
-    if isinstance(space, spaces.Discrete) or (isinstance(space, spaces.Box) and is_bounded):
+    if isinstance(space, spaces.Discrete):
+        return space
+    if isinstance(space, spaces.Box) and space.is_bounded() and 0 not in space.shape:
         return space
     raise ConfigError(
         f"{env_id} has actions {space}: use Discrete actions (for Rainbow) or a Box with finite "
@@ -49,11 +49,6 @@ def is_image_space(space: object) -> bool:
         return len(shape) == 3
     is_image = len(shape) == 2 or (len(shape) == 3 and (shape[-1] in (1, 3) or shape[0] == 3))
     return space.dtype == np.uint8 and is_image
-
-
-def state_dim(space: Space) -> int:
-    """Numbers in one observation; 0 if `why_not_state` gives a reason."""
-    return 0 if why_not_state(space) else spaces.flatdim(space)
 
 
 def why_not_state(space: Space, name: str = "observation") -> str:
@@ -103,9 +98,7 @@ def require_no_image_key(env_id: str, space: Space, observe_key: str) -> None:
 def minigrid_hint(env_id: str) -> str:
     """For MiniGrid, the task of this package's own suite, to end a message; otherwise empty."""
     name = env_id.rpartition(":")[2]
-    if not name.startswith("MiniGrid-"):
-        return ""
-    return f", or train minigrid/{short_name(name)}"
+    return f", or train minigrid/{short_name(name)}" if name.startswith("MiniGrid-") else ""
 
 
 def _parts(space: Space) -> Iterable[tuple[Any, Space]]:

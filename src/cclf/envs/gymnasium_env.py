@@ -17,7 +17,7 @@ from cclf.envs.gymnasium_checks import (
     require_actions,
     require_no_image_key,
     require_state,
-    state_dim,
+    why_not_state,
 )
 from cclf.envs.registry import EnvInfo
 from cclf.storage.safe_loading import check_data, check_same_structure
@@ -277,7 +277,7 @@ def inspect_env(name: str) -> EnvInfo:
         space = env.observation_space
     finally:
         env.close()
-    numbers = state_dim(space)
+    numbers = 0 if why_not_state(space) else spaces.flatdim(space)
     given = "vectors" if len(space.shape or ()) == 1 else f"{type(space).__name__} observations"
     hint = minigrid_hint(name)
     if numbers:
