@@ -109,7 +109,7 @@ def test_every_rule_and_view_equals_the_package():
     vector_env.reset()
     env.reset()
     state, cases = vector_env.state_dict(), set()
-    for _ in range(200):
+    for _ in range(120):
         grid = np.full((7, 7), WALL, np.uint8)
         grid[1:-1, 1:-1] = random.choice(range(EMPTY, CODES), (5, 5), p=[0.4, *[0.1] * 6])
         (x, y), pose = random.integers(1, 6, 2), random.integers(POSES, size=1)
@@ -246,13 +246,13 @@ def test_a_saved_state_has_the_same_future(name):
     vector_env.reset()
     futures(vector_env, 37, vector_env.num_actions)
     state = through_json(vector_env.state_dict())
-    expected = futures(vector_env, 150, vector_env.num_actions)
+    expected = futures(vector_env, 80, vector_env.num_actions)
     resumed.reset()
     futures(resumed, 11, vector_env.num_actions)
     resumed.load_state_dict(state)
-    assert_same_steps(futures(resumed, 150, vector_env.num_actions), expected)
+    assert_same_steps(futures(resumed, 80, vector_env.num_actions), expected)
     vector_env.load_state_dict(state)  # the state was a copy: going on did not change it
-    assert_same_steps(futures(vector_env, 150, vector_env.num_actions), expected)
+    assert_same_steps(futures(vector_env, 80, vector_env.num_actions), expected)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-Random-5x5"])
