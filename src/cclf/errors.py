@@ -20,6 +20,7 @@ EXTRAS = {
     "ray": ("ray",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),
+    "hub": ("huggingface_hub",),
 }
 
 
