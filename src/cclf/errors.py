@@ -14,6 +14,7 @@ EXTRAS = {
     "report": ("matplotlib", "jinja2"),
     "tensorboard": ("tensorboard",),
     "minigrid": ("minigrid", "gymnasium"),
+    "atari": ("ale_py",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "pandas": ("pandas",),
     "ray": ("ray",),
