@@ -2,7 +2,6 @@
 
 import pytest
 
-from cclf.analysis import verdicts
 from cclf.analysis.comparisons import across_tasks_table, differences_table
 from cclf.analysis.runs import ResultRow
 from cclf.analysis.suites import aggregate_scores, group_rows
@@ -26,16 +25,6 @@ def test_cclf_less_each_other_method_with_interval_and_effect_size() -> None:
     assert cells[1].style == "best"
     (record,) = found.records
     assert (record["difference"], record["d"]) == pytest.approx((0.3, 0.3 / 0.005**0.5))
-
-
-def test_it_agrees_with_the_verdict_of_the_same_difference() -> None:
-    ours, theirs = [0.6, 0.65, 0.7, 0.8, 0.9], [0.3, 0.4, 0.5, 0.7, 0.9]
-    rows = runs_of("cclf", ours) + runs_of("re3", theirs)
-    names = {claim.name: claim for claim in verdicts.claims("minigrid")}
-    judged = verdicts.evaluate_claim(names["doorkey6-above-re3"], rows)
-    (record,) = table(rows).records
-    interval = (record["difference"], record["low"], record["high"])
-    assert interval == (judged.estimate, judged.low, judged.high)
 
 
 def test_few_seeds_are_not_bold_and_nothing_to_compare_is_no_table() -> None:

@@ -251,21 +251,23 @@ def _null_value(claim: Claim) -> float:
     return 0.0 if _quantity_name(claim) == "difference" else 1.0
 
 
+def _side(claim: Claim, interval: Interval, value: float) -> int:
+    """Whether the interval is on the claimed side of a value (1), on the other side (-1), or
+    contains it (0)."""
+    above = int(float(interval.low) > value) - int(float(interval.high) < value)
+    return -above if claim.measure in LESS_IS_BETTER else above
+
+
+def _size(claim: Claim) -> float | None:
+    """The claimed size of a ratio."""
+    return None if claim.measure == "wins" else claim.factor
+
+
 def _verdict_state(claim: Claim, interval: Interval) -> VerdictState:
-    sign = -1.0 if claim.measure in LESS_IS_BETTER else 1.0  # so that more is better
-    low, high = sorted((sign * float(interval.low), sign * float(interval.high)))
-    null = sign * _null_value(claim)
-    if high < null or _below_claimed_size(claim, interval):
+    side, size = _side(claim, interval, _null_value(claim)), _size(claim)
+    if side < 0 or (size is not None and _side(claim, interval, size) < 0):
         return "did not hold"
-    return "held" if low > null else "undecided"
-
-
-def _below_claimed_size(claim: Claim, interval: Interval) -> bool:
-    """Whether the whole interval falls short of the size that is claimed."""
-    if claim.factor is None or claim.measure == "wins":
-        return False
-    less = claim.measure in LESS_IS_BETTER
-    return float(interval.low) > claim.factor if less else float(interval.high) < claim.factor
+    return "held" if side > 0 else "undecided"
 
 
 def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, needed: int) -> str:
@@ -279,12 +281,12 @@ def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, n
     limits = f" [{low}, {high}]" * (fewest > 1)
     seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     follows = (
-        f"too few to decide, at least {needed} of each are needed"
+        [f"too few to decide, at least {needed} of each are needed"]
         if fewest < needed
         else _interpretation(claim, interval)
     )
-    reasons = "; ".join(part for part in (_degenerate_reason(claim, samples), follows) if part)
-    return f"{value}{limits}, {seeds} seed{'s' * (most != 1)}; {reasons}"
+    reasons = [f"{value}{limits}, {seeds} seed{'s' * (most != 1)}"]
+    return "; ".join([*reasons, *_degenerate_reason(claim, samples), *follows])
 
 
 def _format(value: float, is_count: bool) -> str:
@@ -295,49 +297,33 @@ def _format(value: float, is_count: bool) -> str:
     return f"{value:.0f}" if is_count or value == 0 else format_number(value)
 
 
-def _interpretation(claim: Claim, interval: Interval) -> str:
+def _interpretation(claim: Claim, interval: Interval) -> list[str]:
     """On which side of the null value and of the claimed size the interval is; its limits belong to
     it."""
-    low, high, null = float(interval.low), float(interval.high), _null_value(claim)
-    inside, above = low <= null <= high, low > null
-    size = f"the claimed {claim.factor:g}" if claim.factor is not None else ""
+    null, size = _null_value(claim), _size(claim)
+    side = _side(claim, interval, null)
     if claim.measure == "wins":
-        if inside:
-            return f"both sides of {size} are inside the interval"
-        return f"nowhere fewer than {size}" if above else f"fewer than {size}"
+        words = {1: "at least the claimed {}", -1: "fewer than the claimed {}"}
+        return [words.get(side, "{} is inside the interval").format(f"{claim.factor:g}")]
+    is_above = (side > 0) != (claim.measure in LESS_IS_BETTER)
     if claim.measure in ("above", "below"):
-        return _inside(f"{null:g}") if inside else f"{'above' if above else 'below'} {null:g}"
-    short = _below_claimed_size(claim, interval)
-    if inside:
-        none = f"{null:g} (no difference)"
-        if size and not short:
-            return f"{none} and {size} both are inside the interval"
-        return f"short of {size}; {_inside(none)}" if size else _inside(none)
-    side = f"{claim.method} {_comparison(claim, above)} {_baselines(claim)}"
-    if not size or above == (claim.measure in LESS_IS_BETTER):  # or on the other side
-        return side
-    if short:
-        return f"{side}, but short of {size}"
-    reached = low <= (claim.factor or 0.0) <= high
-    return f"{side}, and {_inside(size)}" if reached else f"{side}, and beyond {size}"
-
-
-def _inside(value: str) -> str:
-    return f"{value} is inside the interval"
-
-
-def _comparison(claim: Claim, above: bool) -> str:
+        place = f"{'above' if is_above else 'below'} {null:g}"
+        return [place if side else f"{null:g} is inside the interval"]
+    best = f"the best of {len(claim.baselines)} baselines"
+    baseline = claim.baselines[0] if len(claim.baselines) == 1 else best
+    verb = f"is {'above' if is_above else 'below'}"
     if claim.measure in ("steps", "seconds"):
-        return f"needs {'more' if above else 'fewer'} {claim.measure} than"
-    return f"is {'above' if above else 'below'}"
+        verb = f"needs {'more' if is_above else 'fewer'} {claim.measure} than"
+    text = f"{claim.method} {verb} {baseline}"
+    parts = [text if side else f"{null:g} (no difference) is inside the interval"]
+    if size is not None and side >= 0:
+        words = {1: "beyond the claimed {}", -1: "short of the claimed {}"}
+        place = words.get(_side(claim, interval, size), "the claimed {} is inside the interval")
+        parts.append(place.format(f"{size:g}"))
+    return parts
 
 
-def _baselines(claim: Claim) -> str:
-    several = f"the best of {len(claim.baselines)} baselines"
-    return claim.baselines[0] if len(claim.baselines) == 1 else several
-
-
-def _degenerate_reason(claim: Claim, samples: Sequence[np.ndarray]) -> str:
+def _degenerate_reason(claim: Claim, samples: Sequence[np.ndarray]) -> list[str]:
     """Why a ratio is 0, infinite or unknown: median runs that never reach the threshold, or means
     of 0."""
     named = list(zip(claim.methods, samples, strict=True))
@@ -345,8 +331,8 @@ def _degenerate_reason(claim: Claim, samples: Sequence[np.ndarray]) -> str:
         never = [method for method, steps in named if np.isinf(np.median(steps))]
         shares = [f"{method} {np.isfinite(steps).sum()} of {len(steps)}" for method, steps in named]
         verb = f"never reached {claim.threshold:g} (runs that did: {', '.join(shares)})"
-        return f"the median run of {' and of '.join(never)} {verb}" if never else ""
+        return [f"the median run of {' and of '.join(never)} {verb}"] if never else []
     if _quantity_name(claim) == "ratio":
         zero = [method for method, scores in named if not statistics.mean(scores)]
-        return f"the mean of {' and of '.join(zero)} is 0" if zero else ""
-    return ""
+        return [f"the mean of {' and of '.join(zero)} is 0"] if zero else []
+    return []
