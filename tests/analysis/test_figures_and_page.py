@@ -70,7 +70,7 @@ def test_few_runs_are_drawn_and_more_become_a_band(runs: int, steps: tuple[int, 
     assert drawn == ([[n * seed for n in steps] for seed in (1, 2, 3, 4)] if runs == 4 else [])
     assert len(axis.collections) == (runs == 5)
     low, high = axis.get_ylim()
-    assert runs == 5 or low < 100 < runs * steps[-1] < high, "every run that is drawn is inside"
+    assert runs == 5 or low < 100 <= runs * steps[-1] < high, "every run that is drawn is inside"
     assert mean.get_marker() == ("o" if len(steps) == 1 else ""), "one evaluation is a dot"
 
 
