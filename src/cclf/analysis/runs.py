@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from cclf.analysis.statistics import steps_to_threshold
 from cclf.console import say
 from cclf.errors import ConfigError
 
@@ -192,9 +191,8 @@ def steps_to(
 ) -> float:
     """The number of steps after which the return of a run first reaches `threshold`, or
     infinity."""
-    clock = StepBudget(unit, 0)
-    steps, returns = np.array([(clock.of(row), row.return_mean) for row in evaluations]).T
-    return steps_to_threshold(steps, returns, threshold)
+    budget = StepBudget(unit, 0)
+    return next((float(budget.of(r)) for r in evaluations if r.return_mean >= threshold), math.inf)
 
 
 def score_matrix(

@@ -109,13 +109,6 @@ def probability_of_improvement(samples: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(np.mean(shares, axis=0))
 
 
-def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """(resamples, runs, tasks): the runs of each task resampled with replacement,
-    independently of other tasks."""
-    indices = random.integers(0, len(scores), (resamples, *scores.shape))
-    return np.take_along_axis(scores[None], indices, axis=1)
-
-
 def resampled_unit(samples: Sequence[np.ndarray]) -> str:
     """The unit that intervals of these scores resample: "runs"; "tasks" if a method has a single
     run on each of several tasks; "" if there is a single run on a single task.
@@ -130,13 +123,15 @@ def resampled_unit(samples: Sequence[np.ndarray]) -> str:
 
 
 def _resample_jointly(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
-    """(resamples, runs, tasks) of each method. Runs are resampled independently for each method,
-    tasks jointly."""
+    """(resamples, runs, tasks) of each method: the runs of each task with replacement, independently
+    of other tasks and methods; or tasks, jointly."""
     random = np.random.default_rng(seed)
     if resampled_unit(samples) == "tasks":
         indices = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
         return [scores[:, indices].swapaxes(0, 1) for scores in samples]
-    return [resample(scores, resamples, random) for scores in samples]
+    indices = (random.integers(0, len(scores), (resamples, *scores.shape)) for scores in samples)
+    pairs = zip(samples, indices, strict=True)
+    return [np.take_along_axis(scores[None], own, axis=1) for scores, own in pairs]
 
 
 def interval(
@@ -236,16 +231,6 @@ def performance_profile(
         for part in (scores, draws)
     ]
     return percentiles(*shares)
-
-
-def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:
-    """The first clock reading at which a curve reaches `threshold`, or infinity.
-
-    >>> steps_to_threshold(np.array([10, 20, 30]), np.array([0.1, 0.95, 0.2]), 0.9)
-    20.0
-    """
-    reached = np.flatnonzero(returns >= threshold)
-    return float(env_steps[reached[0]]) if len(reached) else float("inf")
 
 
 def wilson_interval(hits: int, total: int) -> Interval:
