@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cclf.analysis import curves, figures, load
-from cclf.analysis.plotting import INK, settings
+from cclf.analysis.figures import INK, settings
 from cclf.analysis.styles import RED, styles
 from cclf.inspection.cards import percent
 from cclf.inspection.load import inspect_run

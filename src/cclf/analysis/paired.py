@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cclf.analysis import load, runs, statistics
-from cclf.analysis.figures import REFERENCE_LINE, escape_mathtext, style_axis
-from cclf.analysis.plotting import new_figure, settings
+from cclf.analysis.figures import (
+    REFERENCE_LINE,
+    escape_mathtext,
+    new_figure,
+    settings,
+    style_axis,
+)
 from cclf.analysis.runs import StepBudget
 from cclf.analysis.styles import BLUE, RED
 
 if TYPE_CHECKING:
-    from cclf.analysis.plotting import Figure
+    from matplotlib.figure import Figure
 
 # The quantiles of the normal distribution for a two-sided test at 5 % and for a power of 80 %.
 Z_TEST, Z_POWER = 1.959964, 0.841621
@@ -78,7 +83,8 @@ def compare(
             continue
         ours, theirs = (tuple(by_name[name, seed] for seed in seeds) for name in (first, second))
         differences = np.subtract(ours, theirs)
-        interval = statistics.mean_interval(differences[:, None])
+        mean, low, high = map(float, np.ravel(statistics.mean_interval(differences[:, None])))
+        detectable, p = detectable_difference(differences), sign_flip_p(differences)
         found.append(
             PairedDifference(
                 task,
@@ -88,10 +94,12 @@ def compare(
                 tuple(seeds),
                 ours,
                 theirs,
-                *(float(value[0]) for value in interval),
-                detectable_difference(differences),
-                sign_flip_p(differences),
-                p_holm=1.0,
+                mean,
+                low,
+                high,
+                detectable,
+                p,
+                p_holm=p,
             )
         )
     corrected = holm([each.p for each in found])

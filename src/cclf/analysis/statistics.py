@@ -129,9 +129,11 @@ def _resample_jointly(samples: Sequence[np.ndarray], resamples: int, seed: int) 
     if resampled_unit(samples) == "tasks":
         indices = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
         return [scores[:, indices].swapaxes(0, 1) for scores in samples]
-    indices = (random.integers(0, len(scores), (resamples, *scores.shape)) for scores in samples)
-    pairs = zip(samples, indices, strict=True)
-    return [np.take_along_axis(scores[None], own, axis=1) for scores, own in pairs]
+    draws = []
+    for scores in samples:
+        indices = random.integers(0, len(scores), (resamples, *scores.shape))
+        draws.append(np.take_along_axis(scores[None], indices, axis=1))
+    return draws
 
 
 def interval(
@@ -230,7 +232,7 @@ def performance_profile(
         np.stack([(part > threshold).mean(axis=(-2, -1)) for threshold in thresholds], axis=-1)
         for part in (scores, draws)
     ]
-    return percentiles(*shares)
+    return percentiles(shares[0], shares[1])
 
 
 def wilson_interval(hits: int, total: int) -> Interval:

@@ -194,7 +194,7 @@ def _steps(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
 
 def _interval(claim: Claim, samples: Sequence[np.ndarray]) -> Interval:
     """The claimed quantity against the best of the baselines, with simultaneous limits (see above)."""
-    pairs = [(samples[0], theirs) for theirs in samples[1:]] or [(samples[0],)]
+    pairs = [[samples[0], theirs] for theirs in samples[1:]] or [[samples[0]]]
     tail = statistics.TAIL / (len(claim.tasks) if claim.measure == "wins" else 1)
     statistic, less = partial(_statistic, claim), claim.measure in LESS_IS_BETTER
     each = []
@@ -218,8 +218,7 @@ def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
     if claim.measure == "wins":
         return np.asarray(ours.mean(axis=-2) - theirs.mean(axis=-2))
     if claim.measure == "steps":
-        medians = (np.median(scores, axis=(-2, -1)) for scores in samples)
-        return np.divide(*medians)
+        return np.asarray(np.median(ours, axis=(-2, -1)) / np.median(theirs, axis=(-2, -1)))
     average = statistics.iqm if claim.measure == "iqm" else statistics.mean
     if claim.measure in ("above", "below"):
         return average(ours)
