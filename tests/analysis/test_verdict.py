@@ -116,7 +116,7 @@ def test_equal_methods_are_told_apart_in_at_most_five_percent(
     if is_quick:
         monkeypatch.setattr(verdicts, "RESAMPLES", 2_000)
     names = [f"method-{number}" for number in range(baselines + 1)]
-    about = claim(measure, *names[1:], threshold=0.9, factor=11.0 if measure == "wins" else None)
+    about = claim(measure, *names[1:], threshold=0.9, factor=2.0 if measure == "wins" else None)
     about = about._replace(
         method=names[0], tasks=tuple(f"minigrid/{number}" for number in range(tasks))
     )
