@@ -14,8 +14,8 @@ limit on the claimed side is the worst of theirs, each at 2.5 %, since all have 
 the other side is the worst of theirs at 2.5 % divided by their number (Bonferroni), since one of
 many falls below by chance. Wins on several tasks are counted by such intervals of each task, at
 2.5 % divided by the number of tasks: at least the tasks whose interval is above 0 are won, at most
-those whose interval is not below. Five seeds of each are apart by chance in 0.4 % of cases, so one win
-among many tasks is no evidence; the claims are about three or more.
+those whose interval is not below. Five seeds of each are apart by chance in 0.4 % of cases, so with
+five a single win among 26 tasks is no evidence; the claims are about three or more.
 """
 
 from collections.abc import Iterable, Sequence
