@@ -17,7 +17,7 @@ from cclf.errors import ConfigError
 
 TASK, OTHER = "minigrid/DoorKey-5x5", "minigrid/Empty-5x5"
 TINY = [
-    *("--env-steps", "512", "--eval-every-env-steps", "128", "--eval-episodes", "2"),
+    *("--env-steps", "256", "--eval-every-env-steps", "128", "--eval-episodes", "2"),
     *("--no-tensorboard", "--no-video", "--threads", "1"),
 ]
 

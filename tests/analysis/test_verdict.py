@@ -101,7 +101,7 @@ EQUAL = [
 
 @pytest.mark.quick("5 seeds", "best of 7, 20 seeds", "wins on 26 tasks")
 @pytest.mark.parametrize(("measure", "baselines", "seeds", "tasks"), EQUAL)
-def test_equal_methods_are_told_apart_in_at_most_five_percent(
+def test_equal_methods_are_decided_in_at_most_five_percent(
     measure: str,
     baselines: int,
     seeds: int,

@@ -4,7 +4,7 @@ task.
 An estimator maps (..., runs, tasks) to (...), so the same function is applied to the scores and to
 all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
 2021): runs are resampled within each task, tasks are not resampled. Intervals of few runs are too narrow;
-`cclf.analysis.verdicts` has a minimum. If a method has a single run on each of several tasks, tasks
+`cclf.analysis.verdicts` expands them. If a method has a single run on each of several tasks, tasks
 are resampled instead, the same for all methods (`resampled_unit`).
 """
 

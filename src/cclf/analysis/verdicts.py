@@ -5,17 +5,19 @@
     did not hold   the whole interval is on the other side, or falls short of the claimed size
     undecided      anything else, and always if there are too few seeds
 
-The intervals hold their error: if all methods are equal, at most 2.5 % of claims are held, and at
-most 2.5 % are on the other side (simulated in tests/analysis/test_verdict.py). They are percentile
-intervals, expanded for few seeds (`statistics.expanded_tail`).
+The rule controls its error: if all methods are equal, at most 2.5 % of claims are held and at most
+2.5 % are on the other side (simulated in tests/analysis/test_verdict.py). The intervals are
+percentile intervals, expanded for few seeds (`statistics.expanded_tail`).
 
-A claim against several baselines is a claim against the best of them. It is compared with each: its
-limit on the claimed side is the worst of theirs, each at 2.5 %, since all have to hold; the limit on
-the other side is the worst of theirs at 2.5 % divided by their number (Bonferroni), since one of
-many falls below by chance. Wins on several tasks are counted by such intervals of each task, at
-2.5 % divided by the number of tasks: at least the tasks whose interval is above 0 are won, at most
-those whose interval is not below. Five seeds of each are apart by chance in 0.4 % of cases, so with
-five a single win among 26 tasks is no evidence; the claims are about three or more.
+A claim against several baselines is a claim against the best of them, so the method is compared with
+each. All of these comparisons have to hold: the limit on the claimed side is the worst of theirs at
+2.5 %. One of many may be on the other side by chance: the limit there is the worst of theirs at
+2.5 % divided by the number of baselines (Bonferroni).
+
+Wins are counted by intervals of each task at 2.5 % divided by the number of tasks: the tasks whose
+interval is above 0 are won at least, those whose interval reaches above 0 at most. All five seeds of
+a method are above those of an equal one in 0.4 % of cases, so with five seeds a single win among 26
+tasks is no evidence; the claims are about three or more.
 """
 
 from collections.abc import Iterable, Sequence
