@@ -621,7 +621,7 @@ def test_play_says_what_is_wrong(finished, tmp_path):
     assert_refused(
         cclf("play", finished[2], "--out", tmp_path / "no" / "a.mp4"), "cannot write the video"
     )
-    assert_refused(cclf("play", finished[2], "--out", tmp_path / "a.gif"), "a.gif")
+    assert_refused(cclf("play", finished[2], "--out", tmp_path / "a.avi"), "a.avi")
     assert_refused(cclf("play", finished[2], "--episodes", "0"), "--episodes 0")
 
 

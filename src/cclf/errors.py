@@ -19,6 +19,7 @@ EXTRAS = {
     "ray": ("ray",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),
+    "hub": ("huggingface_hub",),
 }
 
 

@@ -35,9 +35,12 @@ class ExportOptions:
 def main(arguments: list[str]) -> int:
     options = parse(ExportOptions, "cclf export", arguments)
     run = select_run(options.run, options.last)
+    from cclf.agents import output_folder
+
+    folder = output_folder(run, options.run)
     if options.card:
-        return _write_card(run, options.out or run / "agent", options.trust_imports)
-    out = options.out or run / "policy.pt2"
+        return _write_card(run, options.out or folder / "agent", options.trust_imports)
+    out = options.out or folder / "policy.pt2"
     check_writable(out)
     from cclf import export as exports
 

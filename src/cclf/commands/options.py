@@ -37,7 +37,10 @@ EMPTY_PATH = "the path is empty: name a file or folder, or . for the working dir
 # Options of several commands.
 RunFolder = Annotated[
     tyro.conf.Positional[Path],
-    tyro.conf.arg(metavar="RUN", help="A run folder, or a folder that contains runs."),
+    tyro.conf.arg(
+        metavar="RUN",
+        help="A run folder, a folder that contains runs, pretrained/NAME or hf:USER/NAME.",
+    ),
 ]
 Last = Annotated[
     bool, tyro.conf.arg(help="Take the run that trained last if the folder contains several.")

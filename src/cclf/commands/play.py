@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """Write episodes of the agent of a run folder as one mp4, and print their returns. They are the
+    """Write episodes of the agent of a run folder as one video, and print their returns. They are the
     episodes of `cclf evaluate`."""
 
     run: RunFolder
     last: Last = False
     out: Path | None = None
-    """The video, an .mp4 in an existing folder; by default RUN/episode.mp4."""
+    """The video, an .mp4 or .gif in an existing folder; by default RUN/episode.mp4."""
     episodes: Episodes = 1
     """Number of episodes, one after another."""
     seed: EvaluationSeed = 0
@@ -42,17 +42,20 @@ class PlayOptions:
 def main(arguments: list[str]) -> int:
     options = parse(PlayOptions, "cclf play", arguments)
     run = select_run(options.run, options.last)
-    out = options.out or run / "episode.mp4"
-    if options.out and (out.suffix != ".mp4" or not out.parent.is_dir()):
-        raise ConfigError(f"cannot write the video {out}: name an .mp4 in an existing folder")
     require_extras("cclf play", ("video",))
+    from cclf.agents import output_folder
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import output_file
     from cclf.training import devices
     from cclf.training.agent import load_agent
     from cclf.training.seeding import derive
-    from cclf.training.video import write_video
+    from cclf.training.video import VIDEO_SUFFIXES, write_video
 
+    out = options.out or output_folder(run, options.run) / "episode.mp4"
+    if options.out and (out.suffix not in VIDEO_SUFFIXES or not out.parent.is_dir()):
+        raise ConfigError(
+            f"cannot write the video {out}: name an .mp4 or a .gif in an existing folder"
+        )
     require_extras("cclf play", rendering_extras(run_folder.read_config(run).task))
     check_writable(out)
     device = devices.choose_device(options.device)

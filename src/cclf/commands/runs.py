@@ -48,8 +48,11 @@ def main(arguments: list[str]) -> int:
 
 
 def select_run(folder: Path, last: bool, is_json: bool = False) -> Path:
-    """A run folder: `folder` itself, or the only or last one under it. If there are several, they are
-    printed and ConfigError is raised."""
+    """A run folder: `folder` itself, the agent that it names, or the only or last run under it. If there
+    are several, they are printed and ConfigError is raised."""
+    from cclf.agents import find_agent
+
+    folder = find_agent(folder)
     if (folder / "config.json").exists():
         return folder
     runs = find_runs(folder)
