@@ -199,10 +199,10 @@ def test_some_profiles_can_be_drawn_alone(
     assert cli.main([*words, "three"]) == 2
     assert "no results of three in" in capsys.readouterr().err
     assert cli.main([*words, "two", "--tasks", other]) == 2
-    assert f"no run of these methods has --tasks {other} --profiles two" in capsys.readouterr().err
+    assert f"no results of two with --tasks {other} in" in capsys.readouterr().err
     load.write_results([*rows, row("curl", 1, 100, profile="one")], tmp_path / "results")
     assert cli.main([*words, "two", "--methods", "curl"]) == 2
-    assert "no run of these methods has --profiles two" in capsys.readouterr().err
+    assert "no results of two with --methods curl in" in capsys.readouterr().err
 
 
 def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:

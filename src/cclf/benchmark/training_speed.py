@@ -10,12 +10,12 @@ import torch
 
 from cclf import presets
 from cclf.algorithms.registry import make_learner
-from cclf.benchmark.parity import step_parity
 from cclf.benchmark.updates import (
     WARMUP_UPDATES,
     BenchReport,
     bench_header,
     make_off_policy_learner,
+    step_parity,
 )
 from cclf.config import Config
 from cclf.console import say

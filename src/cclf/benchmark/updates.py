@@ -1,61 +1,54 @@
-"""Milliseconds per update of off-policy algorithms."""
+"""Milliseconds per update of off-policy algorithms, and step parity: how much the steps of a fast update
+differ from those of the plain float32 update."""
 
 import itertools
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cclf import presets
 from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.algorithms.common.off_policy_base import OffPolicyBase
-from cclf.algorithms.registry import make_learner
-from cclf.benchmark.parity import step_parity
+from cclf.algorithms.registry import algorithm_of, make_learner
 from cclf.config import Config, Precision
 from cclf.console import say
 from cclf.errors import ConfigError
 from cclf.storage.manifest import origin
 from cclf.training import devices
+from cclf.types import OffPolicyAlgorithm
 
 DEFAULT_METHODS = ("cclf", "drq", "curl")
 WARMUP_UPDATES = 20
+BATCHES_ON_GPU, BATCHES_ON_CPU = 8, 1  # a plain update takes seconds on a CPU
+COMPARED = {"critic_loss", "target_mean", "curiosity_mean", "contrastive_loss"}
 
 # Task, precision, device, torch, commit and command, and the figures of each method by its name.
 BenchReport = dict[str, object]
-
-
-class UpdateFigures(TypedDict):
-    seconds_to_20_updates: float
-    parity: dict[str, float]
-    median_ms: float
-    p10_ms: float
-    p90_ms: float
-    parameters: int
 
 
 def bench_updates(configs: Sequence[Config], device_name: str, pairs: int) -> BenchReport:
     """The time of an update with replay sampling, augmentation, priorities, optimizers and target
     networks, and its parity with the plain float32 update."""
     device = devices.choose_device(device_name)
-    report: BenchReport = {**bench_header(configs[0], device)}
+    report = bench_header(configs[0], device)
     frames = None
     for config in configs:
         devices.configure_torch(config, device)
         learner = make_off_policy_learner(config, device)
         frames = _random_frames(learner) if frames is None else frames
         _fill_replay(learner, frames)
-        figures = _time_updates(config, learner, pairs)
-        report[config.method_name] = figures
+        report[config.method_name] = figures = _time_updates(config, learner, pairs)
         say(f"{config.method_name}: {figures['median_ms']:.2f} ms")
         learner.close()
     return report
 
 
-def _time_updates(config: Config, learner: OffPolicyLearner, pairs: int) -> UpdateFigures:
+def _time_updates(config: Config, learner: OffPolicyLearner, pairs: int) -> dict[str, object]:
     started = time.perf_counter()
     while learner.updates < WARMUP_UPDATES:
         learner.update(0)
@@ -156,3 +149,50 @@ def time_update_pairs(learner: OffPolicyLearner, pairs: int, device: torch.devic
         mark.record()
     torch.cuda.synchronize()
     return [first.elapsed_time(second) / 2.0 for first, second in itertools.pairwise(marks)]
+
+
+def step_parity(config: Config, learner: OffPolicyLearner) -> dict[str, float]:
+    """Cosines between the steps of the two updates, and the largest relative differences of their
+    metrics.
+
+    Both start from the same weights and use the same batches. Several batches are needed: where two
+    views have almost equal curiosity, rounding decides which of them is selected.
+    """
+    device = learner.device
+    candidates = []
+    for candidate in (config, float32_config(config)):
+        devices.set_precision(candidate, device)
+        make = algorithm_of(candidate).make_algorithm
+        candidates.append((candidate, make(candidate, learner.env.spec, device)))
+    env_steps = torch.zeros((), dtype=torch.float64, device=device)  # of Eq. (9)
+    cosines: list[float] = []
+    differences: dict[str, float] = {}
+    for _ in range(BATCHES_ON_GPU if device.type == "cuda" else BATCHES_ON_CPU):
+        sample, noise = learner.draw()
+        batch, results = sample.to(device), []
+        for candidate, algorithm in candidates:
+            devices.set_precision(candidate, device)
+            algorithm.load_state_dict(learner.algorithm.state_dict())
+            before = _parameters(algorithm)
+            metrics = algorithm.update(batch, noise, env_steps).metrics
+            results.append((_parameters(algorithm) - before, metrics))
+        (fast_step, fast), (plain_step, plain) = results
+        cosines.append(float(torch.cosine_similarity(fast_step, plain_step, dim=0)))
+        for name in plain.keys() & COMPARED:
+            difference = float((fast[name] - plain[name]).abs() / plain[name].abs())
+            differences[name] = max(difference, differences.get(name, 0.0))
+    devices.set_precision(config, device)
+    return {"step_cosine": statistics.median(cosines), "least_step_cosine": min(cosines)} | {
+        f"{name}_relative_difference": value for name, value in sorted(differences.items())
+    }
+
+
+def _parameters(algorithm: OffPolicyAlgorithm) -> Tensor:
+    # float64, because the cosine of two equal steps of millions of parameters is 0.9986 in float32
+    return torch.cat([each.detach().double().flatten() for each in algorithm.networks.parameters()])
+
+
+def float32_config(config: Config) -> Config:
+    """The same run in float32 and not compiled."""
+    config = config.with_settings(precision="fp32")
+    return replace(config, run=replace(config.run, compile=False))

@@ -1,15 +1,13 @@
 """`cclf methods`: the methods of each base algorithm."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import algorithms, find_algorithm
-from cclf.commands.options import Json, parse
+from cclf.commands.options import Json, parse, print_json
 from cclf.envs.registry import suites
-from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class MethodsOptions:
     json: Json = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(MethodsOptions, "cclf methods", arguments)
     shown = algorithms().values() if options.base is None else [find_algorithm(options.base)]
     if options.json:
@@ -38,10 +36,9 @@ def main(arguments: list[str]) -> int:
             for base in shown
             for method in base.methods.values()
         ]
-        print(json.dumps(documents, indent=2))
-        return EXIT_DONE
-    _print(shown)
-    return EXIT_DONE
+        print_json(documents)
+    else:
+        _print(shown)
 
 
 def _print(shown: Iterable[BaseAlgorithm]) -> None:

@@ -5,18 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cclf.commands.options import (
-    Device,
-    EvaluationSeed,
-    Last,
-    RunFolder,
-    TrustImports,
-    check_writable,
-    output_errors,
-    parse,
-)
-from cclf.commands.runs import select_run
-from cclf.errors import EXIT_DONE, ConfigError, rendering_extras, require_extras
+from cclf.commands.options import Device, EvaluationSeed, check_writable, output_errors, parse
+from cclf.commands.runs import RunOptions, select_run
+from cclf.errors import ConfigError, rendering_extras, require_extras
 from cclf.validation import Episodes
 
 if TYPE_CHECKING:
@@ -24,22 +15,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PlayOptions:
+class PlayOptions(RunOptions):
     """Write episodes of the agent of a run folder as one mp4, and print their returns. They are the
     episodes of `cclf evaluate`."""
 
-    run: RunFolder
-    last: Last = False
     out: Path | None = None
     """The video, an .mp4 in an existing folder; by default RUN/episode.mp4."""
     episodes: Episodes = 1
     """Number of episodes, one after another."""
     seed: EvaluationSeed = 0
     device: Device = "auto"
-    trust_imports: TrustImports = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(PlayOptions, "cclf play", arguments)
     run = select_run(options.run, options.last)
     out = options.out or run / "episode.mp4"
@@ -76,4 +64,3 @@ def main(arguments: list[str]) -> int:
     finally:
         agent.close()
     print(out)
-    return EXIT_DONE
