@@ -292,6 +292,8 @@ def test_time_left_is_at_least_that_of_the_slowest_run(tmp_path: Path) -> None:
     display = SweepDisplay([slow, fast], lambda: seconds)
     for second in range(100):
         seconds = float(second)
-        display.update({}, {slow: RunProgress(10 * second, 1), fast: RunProgress(1_000 * second, 1)})
+        display.update(
+            {}, {slow: RunProgress(10 * second, 1), fast: RunProgress(1_000 * second, 1)}
+        )
     expected = (slow.config.run.env_steps - 990) / 10.0
     assert display.seconds_left([slow, fast]) == pytest.approx(expected, rel=0.02)

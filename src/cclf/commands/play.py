@@ -20,7 +20,7 @@ class PlayOptions(RunOptions):
     episodes of `cclf evaluate`."""
 
     out: Path | None = None
-    """The video, an .mp4 in an existing folder; by default RUN/episode.mp4."""
+    """The video, an .mp4 file; by default RUN/episode.mp4."""
     episodes: Episodes = 1
     """Number of episodes, one after another."""
     seed: EvaluationSeed = 0
@@ -31,8 +31,7 @@ def main(arguments: list[str]) -> None:
     options = parse(PlayOptions, "cclf play", arguments)
     run = select_run(options.run, options.last)
     out = options.out or run / "episode.mp4"
-    if options.out and (out.suffix != ".mp4" or not out.parent.is_dir()):
-        raise ConfigError(f"cannot write the video {out}: name an .mp4 in an existing folder")
+    check_writable(out, (".mp4",))
     require_extras("cclf play", ("video",))
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import output_file
@@ -42,7 +41,6 @@ def main(arguments: list[str]) -> None:
     from cclf.training.video import write_video
 
     require_extras("cclf play", rendering_extras(run_folder.read_config(run).task))
-    check_writable(out)
     device = devices.choose_device(options.device)
     agent, _, _ = load_agent(run, device, 1, trust_imports=options.trust_imports)
 
@@ -59,6 +57,7 @@ def main(arguments: list[str]) -> None:
             yield from result.pictures
 
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         with output_errors(out), output_file(out) as temporary:
             write_video(str(temporary), pictures())
     finally:

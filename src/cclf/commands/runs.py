@@ -71,7 +71,9 @@ def select_run(folder: Path, last: bool, is_json: bool = False) -> Path:
             f"{folder} contains {len(runs)} runs: name one of them, or add --last for the one that "
             "trained last"
         )
-    return runs[-1] if runs else folder
+    if not runs:
+        raise ConfigError(f"{folder} is not a run folder: it has no config.json")
+    return runs[-1]
 
 
 def find_runs(folder: Path) -> list[Path]:
