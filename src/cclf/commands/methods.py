@@ -1,7 +1,9 @@
 """`cclf methods`: the methods of each base algorithm."""
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
@@ -45,10 +47,11 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
     """Print each method with its summary and its differences. A table would break long names, which
     users copy."""
     from rich.console import Console
-    from rich.padding import Padding
     from rich.text import Text
 
     console = Console(highlight=False)
+    fill = partial(textwrap.fill, width=console.width, break_on_hyphens=False)
+    indent = " " * 6
     for base in shown:
         task_suites = ", ".join(
             name
@@ -58,9 +61,12 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
         title = f"{base.name} (tasks: {task_suites}), with differences from "
         console.print(Text(f"{title}{base.default_method.name}", "bold"))
         for method in base.methods.values():
-            line = Text.assemble((f"  {method.name}", "bold cyan"), f"  {method.summary}")
-            console.print(line, soft_wrap=True)
-            if changed := presets.differences_from_cclf(method, base):
-                pairs = ", ".join(f"{name}={value}" for name, value in changed.items())
-                console.print(Padding(Text(pairs, "dim"), (0, 0, 0, 6)))
+            line = fill(f"  {method.name}  {method.summary}", subsequent_indent=indent)
+            _, name, summary = line.partition(method.name)
+            console.print(Text.assemble("  ", (name, "bold cyan"), summary), soft_wrap=True)
+            changed = presets.differences_from_cclf(method, base)
+            pairs = ", ".join(f"{name}={value}" for name, value in changed.items())
+            if pairs:
+                pairs = fill(pairs, initial_indent=indent, subsequent_indent=indent)
+                console.print(Text(pairs, "dim"), soft_wrap=True)
         console.print()

@@ -134,7 +134,10 @@ def _first_error(report: str) -> str:
     """The first part of tyro's report as one line: without its colors, its box, whose first line is a
     title, and the help texts below a rule."""
     lines = [line.strip("│ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", report).splitlines()]
-    return " ".join(itertools.takewhile(lambda line: line.strip("╰─╯"), lines[1:]))
+    first, *others = itertools.takewhile(lambda line: line.strip("╰─╯"), lines[1:])
+    if first.startswith("Missing from "):
+        return f"{first.removeprefix('Missing from cclf ').removesuffix(':')} needs {others[0]}"
+    return " ".join([first.removeprefix("Error parsing "), *others])
 
 
 def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:

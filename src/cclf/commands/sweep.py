@@ -215,7 +215,7 @@ def _print_plan(specs: "Sequence[RunSpec]") -> None:
             method,
             str(len(group)),
             str(sum(spec.folder in finished for spec in group)),
-            f"{max(spec.config.run.env_steps for spec in group):,}",
+            _range([spec.config.run.env_steps for spec in group]),
         )
         for (suite, method), group in groups.items()
     ]
@@ -224,6 +224,10 @@ def _print_plan(specs: "Sequence[RunSpec]") -> None:
     print(
         f"{len(specs)} runs, {len(finished)} finished, {env_steps:,} env steps in all", flush=True
     )
+
+
+def _range(values: Sequence[int]) -> str:
+    return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)}))
 
 
 def run_sweep(

@@ -1,9 +1,10 @@
 """`cclf tasks`: the tasks."""
 
+import textwrap
 from dataclasses import dataclass
 
 from cclf import presets
-from cclf.commands.options import Json, parse, print_json, print_table
+from cclf.commands.options import HELP_COLUMNS, Json, parse, print_json, print_table
 from cclf.envs.registry import known_tasks, suites
 
 
@@ -29,4 +30,6 @@ def main(arguments: list[str]) -> None:
         return
     rows = [(task.name, str(repeats[task.name]), task.summary) for task in known_tasks().values()]
     print_table(("task", "action repeat", "goal"), rows)
-    print("\n" + "\n".join(suite.naming_help for suite in suites().values() if suite.naming_help))
+    for suite in suites().values():
+        if suite.naming_help:
+            print(textwrap.fill(suite.naming_help, HELP_COLUMNS, subsequent_indent="  "))
