@@ -79,7 +79,7 @@ def parse(
     """The options of a command line, read by tyro. Raises ConfigError with one line in place of
     tyro's report. `default` holds the values of options that are not given; without it they are
     those of the class."""
-    reject_unknown_options(arguments, option_types(kind), prog)
+    words = check_options(arguments, option_types(kind), prog)
     # With `default` a flag may be on or off by default, so both of its forms are needed.
     markers = () if default else (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     registry, report = ConstructorRegistry(), io.StringIO()
@@ -93,7 +93,7 @@ def parse(
             options = tyro.cli(
                 kind,
                 prog=prog,
-                args=arguments,
+                args=words,
                 description="\n".join(map(wrap, paragraphs)),
                 default=default or tyro.MISSING_NONPROP,
                 config=markers,
@@ -117,17 +117,22 @@ def option_types(kind: "DataclassInstance | type[DataclassInstance]") -> dict[st
     return types
 
 
-def reject_unknown_options(arguments: list[str], types: dict[str, Any], prog: str) -> None:
-    """Raise ConfigError for an option that is not one of these."""
+def check_options(arguments: list[str], types: dict[str, Any], prog: str) -> list[str]:
+    """The arguments with options as `--with-dashes`. Raises ConfigError for an option that is not one
+    of these."""
     switched_off = (
         f"--no-{name.removeprefix('--')}" for name, each in types.items() if each is bool
     )
-    known = {*types, *switched_off, "--help"}
+    known, words = {*types, *switched_off, "--help"}, []
     for word in arguments:
-        option = word.partition("=")[0].replace("_", "-")
-        if option.startswith("--") and option not in known:
-            hint = did_you_mean(option, known)
-            raise ConfigError(f"unknown option {option}{hint} (see: {prog} --help)")
+        option, equals, value = word.partition("=")
+        if option.startswith("--"):
+            option = option.replace("_", "-")
+            if option not in known:
+                hint = did_you_mean(option, known)
+                raise ConfigError(f"unknown option {option}{hint} (see: {prog} --help)")
+        words.append(f"{option}{equals}{value}")
+    return words
 
 
 def _first_error(report: str) -> str:

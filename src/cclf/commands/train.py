@@ -19,11 +19,11 @@ from cclf.commands import DEBUG
 from cclf.commands.options import (
     Json,
     Switch,
+    check_options,
     option_types,
     parse,
     path_of,
     print_json,
-    reject_unknown_options,
 )
 from cclf.config import AlgorithmSettings, Config, EnvConfig, MethodConfig, RunConfig
 from cclf.console import say
@@ -194,7 +194,7 @@ def _parse_names(arguments: list[str]) -> dict[str, Any]:
     types = option_types(TrainOptions)
     for algorithm in algorithms().values():
         types |= option_types(algorithm.settings_type)
-    reject_unknown_options(arguments, types, "cclf train")
+    words = check_options(arguments, types, "cclf train")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("task", nargs="?")
     parser.add_argument("-h", "--help", action="store_true")
@@ -203,11 +203,6 @@ def _parse_names(arguments: list[str]) -> dict[str, Any]:
             parser.add_argument(option, action=argparse.BooleanOptionalAction)
         elif option != "--task":
             parser.add_argument(option, nargs="*" if get_origin(kind) is tuple else None)
-    words = []
-    for word in arguments:
-        option, equals, value = word.partition("=")
-        is_option = word.startswith("--")
-        words.append(f"{option.replace('_', '-')}{equals}{value}" if is_option else word)
     try:
         return vars(parser.parse_known_args(words)[0])
     except argparse.ArgumentError as error:

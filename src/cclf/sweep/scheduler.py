@@ -115,8 +115,6 @@ def _outcome(spec: RunSpec, end: JobEnd, stop_requested: bool) -> RunOutcome:
 
 def _not_started(spec: RunSpec, error: ConfigError | OSError) -> RunOutcome:
     """The outcome of a run that could not be started. It is not recorded as failed."""
-    if is_finished(spec):  # by another process, meanwhile
-        return record_failure(RunOutcome(spec, EXIT_DONE, str(spec.folder)))
     if isinstance(error, ConfigError):
         return RunOutcome(spec, EXIT_BAD_INPUT, " ".join(str(error).split()))
     if error.errno in FULL_DISK:
