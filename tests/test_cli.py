@@ -460,15 +460,35 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
-@pytest.mark.quick("ascii")
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_bad_options_are_named_in_any_encoding(encoding):
-    command = [sys.executable, "-m", "cclf.cli", "train", "toy/reach", "--bacth-size", "3"]
-    environment = os.environ | {"PYTHONIOENCODING": encoding}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert_refused(
-        (done.returncode, done.stdout, done.stderr), "--bacth-size", "see: cclf train --help"
-    )
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            "train toy/reach --bacth-size 3",
+            "unknown option --bacth-size; did you mean --batch-size?",
+        ),
+        ("evaluate", "evaluate needs RUN"),
+        (
+            "evaluate x --episodes some",
+            "--episodes: invalid literal for int() with base 10: 'some'",
+        ),
+        ("compare toy/reach", "compare needs --method METHOD"),
+        ("report runs more", "Unrecognized options: more"),
+    ],
+)
+def test_bad_options_are_named_in_any_terminal(words, line, encoding, monkeypatch, capsys):
+    """tyro draws boxes and uses colors if standard output is a terminal."""
+
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal(io.BytesIO(), encoding=encoding))
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(words.split()) == 2
+    command = words.split()[0]
+    assert capsys.readouterr().err == f"cclf: {line} (see: cclf {command} --help)\n"
 
 
 def test_errors_of_libraries_become_one_line_too(monkeypatch):

@@ -64,6 +64,7 @@ def assert_not_written(capsys, code, path):
     assert error.startswith(f"cclf: cannot write {path}")
 
 
+@pytest.mark.quick(*(name for name in COMMANDS if name != "reproduce"))
 @pytest.mark.parametrize("name", COMMANDS)
 def test_output_below_a_file_is_refused_before_the_work(
     name, arguments, tmp_path, monkeypatch, capsys

@@ -29,8 +29,6 @@ from typing import (
 import tyro
 from tyro.constructors import (
     ConstructorRegistry,
-    PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
     StructConstructorSpec,
     StructFieldSpec,
     StructTypeInfo,
@@ -84,7 +82,6 @@ def parse(
     markers = () if default else (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     registry, report = ConstructorRegistry(), io.StringIO()
     registry.struct_rule(_dataclass_rule)
-    registry.primitive_rule(_path_rule)
     paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
     # tyro joins lines that begin with a letter, whatever their width.
     wrap = partial(textwrap.fill, width=HELP_COLUMNS, initial_indent="  ", subsequent_indent="  ")
@@ -119,11 +116,11 @@ def option_types(kind: "DataclassInstance | type[DataclassInstance]") -> dict[st
 
 def check_options(arguments: list[str], types: dict[str, Any], prog: str) -> list[str]:
     """The arguments with options as `--with-dashes`. Raises ConfigError for an option that is not one
-    of these."""
+    of these, and for an empty path, which pathlib reads as the working directory."""
     switched_off = (
         f"--no-{name.removeprefix('--')}" for name, each in types.items() if each is bool
     )
-    known, words = {*types, *switched_off, "--help"}, []
+    known, words = {*types, *switched_off, "--help"}, [""]
     for word in arguments:
         option, equals, value = word.partition("=")
         if option.startswith("--"):
@@ -131,40 +128,23 @@ def check_options(arguments: list[str], types: dict[str, Any], prog: str) -> lis
             if option not in known:
                 hint = did_you_mean(option, known)
                 raise ConfigError(f"unknown option {option}{hint} (see: {prog} --help)")
+        of_option = option or words[-1]
+        takes_path = "Path" in str(types.get(of_option)) or not of_option.startswith("--")
+        if takes_path and (word == "" or (equals and value == "")):
+            raise ConfigError(EMPTY_PATH)
         words.append(f"{option}{equals}{value}")
-    return words
+    return words[1:]
 
 
 def _first_error(report: str) -> str:
-    """The first part of tyro's report as one line: without its colors, its box, whose first line is a
-    title, and the help texts below a rule."""
+    """The first part of tyro's report as one line: without its colors, its title, its box or rules,
+    and the help texts."""
     lines = [line.strip("│ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", report).splitlines()]
-    first, *others = itertools.takewhile(lambda line: line.strip("╰─╯"), lines[1:])
+    parts = itertools.groupby(lines[1:], lambda line: bool(line.strip("╰─╯-")))
+    first, *others = next(list(part) for is_text, part in parts if is_text)
     if first.startswith("Missing from "):
         return f"{first.removeprefix('Missing from cclf ').removesuffix(':')} needs {others[0]}"
     return " ".join([first.removeprefix("Error parsing "), *others])
-
-
-def _path_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
-    """As tyro's own rule, but an empty path, which pathlib reads as the working directory, is an
-    error."""
-    return (
-        PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="PATH",
-            instance_from_str=lambda words: path_of(words[0]),
-            is_instance=lambda value: isinstance(value, Path),
-            str_from_instance=lambda path: [str(path)],
-        )
-        if info.type is Path
-        else None
-    )
-
-
-def path_of(text: str) -> Path:
-    if not text:
-        raise ConfigError(EMPTY_PATH)
-    return Path(text)
 
 
 @cache

@@ -22,7 +22,6 @@ from cclf.commands.options import (
     check_options,
     option_types,
     parse,
-    path_of,
     print_json,
 )
 from cclf.config import AlgorithmSettings, Config, EnvConfig, MethodConfig, RunConfig
@@ -235,7 +234,7 @@ def _config_of_file(names: dict[str, Any]) -> Config:
     """The config that --from names."""
     from cclf.storage.run_folder import load_config_for_training
 
-    path = path_of(names["from"])
+    path = Path(names["from"])
     options = ("method", "base", "profile", "size", "observe")
     conflicts = [f"--{name}" for name in options if names[name]]
     conflicts += ["--with-tasks"] if names["with_tasks"] else []
