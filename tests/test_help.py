@@ -63,11 +63,12 @@ def test_every_option_is_described_by_sentences(name):
 
 def shown(*words):
     """The help of a command in a terminal of 80 columns."""
-    out = io.StringIO()
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")
         assert main([*words, "--help"]) == 0
-    return out.getvalue()
+    out.flush()
+    return out.buffer.getvalue().decode()
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *(f"bench {name}" for name in bench.benchmarks())])

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cclf import cli
-from cclf.benchmark import updates
+from cclf import benchmark, cli
 from tiny_runs import CPU, tiny_config
 
 
@@ -28,7 +27,9 @@ def test_bench_update_prints_times_and_parity(capsys: pytest.CaptureFixture[str]
 @pytest.mark.slow("test_bench_update_prints_times_and_parity")
 @pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
 def test_parity_of_cclf_is_one_on_a_cpu(base: str, method: str) -> None:
-    report = updates.bench_updates([tiny_config(base=base, method=method, env_steps=200)], "cpu", 2)
+    report = benchmark.bench_updates(
+        [tiny_config(base=base, method=method, env_steps=200)], "cpu", 2
+    )
     assert report[method]["parity"]["step_cosine"] == pytest.approx(1.0)
 
 
@@ -40,14 +41,14 @@ def test_bench_loop_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_parity_reports_the_worst_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other discounts: other targets, other steps. Over two batches the least is below the median."""
-    config = updates.bench_configs("toy/reach-1d", None, ["drq"], "fp32")[0]
+    config = benchmark.bench_configs("toy/reach-1d", None, ["drq"], "fp32")[0]
     config = replace(config, algorithm=replace(config.algorithm, batch_size=8))
-    learner = updates.make_off_policy_learner(config, CPU)
-    updates._fill_replay(learner, updates._random_frames(learner, 20))
+    learner = benchmark.make_off_policy_learner(config, CPU)
+    benchmark._fill_replay(learner, benchmark._random_frames(learner, 20))
     other = replace(config, algorithm=replace(config.algorithm, discount=0.5))
-    monkeypatch.setattr(updates, "float32_config", lambda _: other)
-    monkeypatch.setattr(updates, "BATCHES_ON_CPU", 2)
-    found = updates.step_parity(config, learner)
+    monkeypatch.setattr(benchmark, "float32_config", lambda _: other)
+    monkeypatch.setattr(benchmark, "BATCHES_ON_CPU", 2)
+    found = benchmark.step_parity(config, learner)
     assert found["least_step_cosine"] < found["step_cosine"] < 1.0 - 1e-6
     assert found["critic_loss_relative_difference"] > 0.0
     learner.close()

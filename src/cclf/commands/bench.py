@@ -81,14 +81,14 @@ class BenchLoop(ContinuousOptions):
 
 
 def _minigrid(options: BenchMinigrid, _: "EnvFactory") -> dict[str, Any]:
-    from cclf.benchmark.training_speed import bench_minigrid
+    from cclf.benchmark import bench_minigrid
 
     processes = options.processes or os.cpu_count() or 1
     return bench_minigrid(options.task, options.methods, processes, options.seconds)
 
 
 def _update(options: BenchUpdate, _: "EnvFactory") -> dict[str, Any]:
-    from cclf.benchmark.updates import bench_configs, bench_updates
+    from cclf.benchmark import bench_configs, bench_updates
 
     configs = bench_configs(options.task, options.base, options.methods, options.precision)
     configs = [
@@ -99,8 +99,7 @@ def _update(options: BenchUpdate, _: "EnvFactory") -> dict[str, Any]:
 
 
 def _loop(options: BenchLoop, _: "EnvFactory") -> dict[str, Any]:
-    from cclf.benchmark.training_speed import bench_loop
-    from cclf.benchmark.updates import bench_configs
+    from cclf.benchmark import bench_configs, bench_loop
 
     methods = (options.method,) if options.method else ()
     config = bench_configs(options.task, options.base, methods, options.precision)[0]
