@@ -123,14 +123,15 @@ def check_options(arguments: list[str], types: dict[str, Any], prog: str) -> lis
     known, words = {*types, *switched_off, "--help"}, [""]
     for word in arguments:
         option, equals, value = word.partition("=")
-        if option.startswith("--"):
+        is_option = word.startswith("--")
+        if is_option:
             option = option.replace("_", "-")
             if option not in known:
                 hint = did_you_mean(option, known)
                 raise ConfigError(f"unknown option {option}{hint} (see: {prog} --help)")
-        of_option = option or words[-1]
-        takes_path = "Path" in str(types.get(of_option)) or not of_option.startswith("--")
-        if takes_path and (word == "" or (equals and value == "")):
+        option_of_value = option if is_option else words[-1]
+        is_path = "Path" in str(types.get(option_of_value)) or not option_of_value.startswith("--")
+        if is_path and (value if is_option and equals else word) == "":
             raise ConfigError(EMPTY_PATH)
         words.append(f"{option}{equals}{value}")
     return words[1:]
