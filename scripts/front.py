@@ -1,107 +1,151 @@
-"""Draws the pictures at the top of README, for light and dark pages: a card of the most curious
-sample of a run, and learning curves of CCLF and its controls.
+"""Draw the pictures of README: the speed chart, and a strip of trained agents as an animated image.
 
-    .venv/bin/cclf demo
-    .venv/bin/python scripts/front.py runs/demo/minigrid/DoorKey-6x6/cclf/seed-3-*
+.venv/bin/python scripts/front.py speed
+.venv/bin/python scripts/front.py agents LABEL=EPISODE.mp4 [...]      # videos of `cclf play`
 """
 
+import json
 import sys
-import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+from cclf.analysis import figures
+from cclf.analysis.plotting import INK, new_figure, settings
+from cclf.analysis.styles import GREY, RED
 
-from cclf.analysis import curves, figures, load
-from cclf.analysis.plotting import INK, settings
-from cclf.analysis.styles import RED, styles
-from cclf.inspection.cards import percent
-from cclf.inspection.load import inspect_run
-from cclf.inspection.records import ShownSample
+if TYPE_CHECKING:
+    from cclf.analysis.plotting import Figure
 
 ROOT = Path(__file__).parents[1]
-OUT = ROOT / "docs" / "figures"
+SIDE_PIXELS, LABEL_PIXELS, GAP_PIXELS = 164, 22, 4  # of a clip in the strip
+SECONDS, FRAMES_PER_SECOND = 6, 12
+OUT, BENCHMARKS = ROOT / "docs" / "figures", ROOT / "benchmarks"
 INKS = {"light": "#1f2328", "dark": "#f0f6fc"}
-CONTROLS = ("cclf", "cclf-shuffled", "cclf-even", "curl")
-SHOWN = ("minigrid/DoorKey-6x6", "entropy-0.01")  # of the curves: task and profile
 
 
-@settings()
-def card(sample: ShownSample) -> Any:
-    """What it saw, how sure it was of it, and why."""
-    from matplotlib.figure import Figure
+class Comparison(NamedTuple):
+    """What one step costs here and in the code of the authors (docs/performance.md)."""
 
-    figure = Figure(figsize=(3.4, 3.3))
-    figure.text(0.02, 0.93, f"{percent(sample.curiosity)} curious", fontsize=13, weight="bold")
-    words = textwrap.fill(sentence(sample), 44)
-    figure.text(0.02, 0.89, words, fontsize=9.5, va="top", linespacing=1.35)
-    for place, (title, observation) in enumerate(
-        (("what it saw", sample.now), ("what came next", sample.following))
-    ):
-        left = 0.02 + 0.5 * place
-        axis = figure.add_axes((left, 0.09, 0.46, 0.46))
-        axis.imshow(observation.frames[-1], interpolation="nearest")
-        axis.axis("off")
-        axis.set_title(title, fontsize=9, loc="left", pad=3)
-        bar = figure.add_axes((left, 0.055, 0.46, 0.018))
-        bar.barh([0], [1.0], color="#888888", alpha=0.35)
-        bar.barh([0], [observation.belief], color=RED)
-        bar.set_xlim(0.0, 1.0)
-        bar.axis("off")
-        figure.text(left, 0.0, f"{percent(observation.belief)} sure", fontsize=9)
-    return figure
+    label: str
+    here_ms: float
+    theirs_ms: float
 
 
-def sentence(sample: ShownSample) -> str:
-    """What happened and how sure the agent was, for readers who know no equation."""
-    parts = [f"Its next move: {sample.action}."]
-    if sample.step is not None:
-        steps = f"After {sample.step} step{'s' * (sample.step > 1)} of a game."
-        parts.insert(0, steps if sample.step else "At the start of a game.")
-    if sample.reward > 0:
-        parts.append("That reached the goal.")
-    if sample.copies is not None:
-        copies, batch = sample.copies
-        parts.append(
-            f"{copies} of the {batch} moments it was asked about look exactly like this, so it "
-            f"can be {percent(1 / copies)} sure at most."
-            if copies > 1
-            else f"No other of the {batch} moments it was asked about looks like this."
-        )
-    parts.append(f"It was {percent(sample.now.belief)} sure.")
-    return " ".join(parts)
+def measured(file: str, *keys: str) -> float:
+    """A value of a JSON file in benchmarks/."""
+    value = json.loads((BENCHMARKS / file).read_text())
+    for key in keys:
+        value = value[key]
+    return float(value)
 
 
-@settings()
-def draw_curves() -> Any:
-    rows = [
-        row
-        for row in load.read(ROOT / "results" / "curiosity")
-        if (row.task, row.profile) == SHOWN and row.method in CONTROLS
+def comparisons() -> list[Comparison]:
+    frames = [
+        measured("cpu2-minigrid.json", method, "frames_per_second") for method in ("re3", "a2c")
     ]
-    drawn = {method: curves.curves(rows)[method] for method in CONTROLS}
-    drawing = figures.learning_curves(
-        {"DoorKey-6x6": drawn}, legend=False, method_styles=styles(CONTROLS)
+    return [
+        Comparison("RE3 on MiniGrid, per frame (two CPU cores)", 1000 / frames[0], 1000 / 450),
+        Comparison(
+            "CCLF on SAC, per update (H200)",
+            measured("h200-update-fused-bf16.json", "cclf", "median_ms"),
+            338.0,
+        ),
+        Comparison("A2C on MiniGrid, per frame (two CPU cores)", 1000 / frames[1], 1000 / 4200),
+        Comparison(
+            "DrQ-v2, per update (H200)",
+            measured("h200-drqv2-update-bf16.json", "drq-v2", "median_ms"),
+            13.2,
+        ),
+    ]
+
+
+@settings()
+def speed_chart() -> "Figure":
+    """Time of one step here and in the authors' code, on a logarithmic scale."""
+    drawing = new_figure((7.6, 2.5))
+    axis = drawing.add_subplot()
+    rows = comparisons()
+    for height, row in enumerate(reversed(rows)):
+        axis.plot([row.here_ms, row.theirs_ms], [height, height], color=GREY, lw=2, zorder=1)
+        axis.plot(row.theirs_ms, height, "o", color=GREY, ms=8, label="authors' code")
+        axis.plot(row.here_ms, height, "o", color=RED, ms=8, label="cclf")
+        axis.annotate(
+            f"{row.theirs_ms / row.here_ms:.0f} times as fast",
+            ((row.here_ms * row.theirs_ms) ** 0.5, height),
+            xytext=(0, 5),
+            textcoords="offset points",
+            ha="center",
+            fontsize=9,
+        )
+    axis.set_yticks(range(len(rows)), [row.label for row in reversed(rows)], fontsize=9.5)
+    axis.set_ylim(-0.5, len(rows) - 0.3)
+    axis.set_xscale("log")
+    axis.set_xticks([0.01, 0.1, 1, 10, 100], ["10 µs", "100 µs", "1 ms", "10 ms", "100 ms"])
+    axis.minorticks_off()
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x", alpha=0.25)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    handles, labels = axis.get_legend_handles_labels()
+    axis.legend(
+        handles[1::-1],
+        labels[1::-1],
+        loc="lower left",
+        bbox_to_anchor=(0, 0.97),
+        ncols=2,
+        frameon=False,
+        fontsize=9.5,
     )
-    drawing.set_size_inches(5.2, 3.3)
-    (axis,) = drawing.axes
-    for line, (method, curve) in zip(axis.lines, drawn.items(), strict=True):
-        line.set_label(f"{method} ({len(curve.seeds)} seeds)")
-    axis.legend(loc="upper left", frameon=False, fontsize=9.5, handlelength=2.6)
-    axis.tick_params(labelsize=9)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set_size(9.5)
     return drawing
 
 
+def agents_strip(videos: dict[str, Path], path: Path) -> None:
+    """Write an animated WebP of the videos, next to each other, each repeated until all have ended."""
+    import imageio.v2 as imageio
+    from PIL import Image, ImageDraw, ImageFont
+
+    count = SECONDS * FRAMES_PER_SECOND
+    clips = {}
+    for label, video in videos.items():
+        frames = list(imageio.get_reader(str(video)))
+        step = max(1, round(30 / FRAMES_PER_SECOND)) if len(frames) > count else 1
+        clips[label] = frames[::step]
+    font = ImageFont.load_default(14)
+    strip = []
+    for index in range(count):
+        width = len(clips) * (SIDE_PIXELS + GAP_PIXELS) - GAP_PIXELS
+        image = Image.new("RGBA", (width, SIDE_PIXELS + LABEL_PIXELS), (0, 0, 0, 0))
+        for place, (label, frames) in enumerate(clips.items()):
+            left = place * (SIDE_PIXELS + GAP_PIXELS)
+            frame = Image.fromarray(frames[index % len(frames)]).resize((SIDE_PIXELS, SIDE_PIXELS))
+            image.paste(frame, (left, 0))
+            ImageDraw.Draw(image).text(
+                (left + SIDE_PIXELS / 2, SIDE_PIXELS + 3), label, "#808080", font, anchor="ma"
+            )
+        strip.append(image)
+    strip[0].save(
+        path,
+        save_all=True,
+        append_images=strip[1:],
+        duration=1000 // FRAMES_PER_SECOND,
+        loop=0,
+        quality=70,
+        method=6,
+    )
+
+
 def main() -> None:
-    report = inspect_run(Path(sys.argv[1]), 512, torch.device("cpu"))
+    if sys.argv[1:2] == ["agents"]:
+        path = OUT / "front-agents.webp"
+        pairs = (argument.partition("=") for argument in sys.argv[2:])
+        agents_strip({label: Path(video) for label, _, video in pairs}, path)
+        print(path)
+        return
+    drawing = speed_chart()
     for name, ink in INKS.items():
-        for part, drawing in (("card", card(report.most[0])), ("curves", draw_curves())):
-            path = OUT / f"front-{part}-{name}.svg"
-            figures.save(drawing, path, transparent=True)
-            path.write_text(path.read_text().replace(INK, ink))
-            print(path)
+        path = OUT / f"front-speed-{name}.svg"
+        figures.save(drawing, path, transparent=True)
+        path.write_text(path.read_text().replace(INK, ink))
+        print(path)
 
 
 if __name__ == "__main__":

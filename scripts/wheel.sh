@@ -16,3 +16,4 @@ cd "$work"  # away from the sources: what is imported is what was installed
 env/bin/cclf --version
 env/bin/cclf train toy/reach-1d --env-steps 230 --eval-every-env-steps 115 --eval-episodes 2 --out runs
 env/bin/cclf evaluate "$work"/runs/toy/reach-1d/cclf/seed-* --episodes 2
+env/bin/cclf evaluate pretrained/reach --episodes 2

@@ -16,7 +16,7 @@ from hypothesis import settings
 from browser import Page, browser
 from cclf.commands.train import run_training
 from cclf.config import Config
-from cclf.training.signals import StopSignal
+from cclf.training.signals import SIGNALS, StopSignal
 
 torch.set_num_threads(1)
 CACHES = os.path.join(tempfile.gettempdir(), "cclf-tests")
@@ -70,11 +70,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Config], Path
 
 @pytest.fixture(autouse=True, scope="module")
 def signal_handlers() -> Iterator[None]:
-    """Training takes the signals; the tests give them back."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
+    """Training installs handlers; they are restored."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
-    for number, handler in zip(numbers, before, strict=True):
+    for number, handler in before.items():
         signal.signal(number, handler)
 
 

@@ -284,6 +284,135 @@ def test_run_in_another_thread_installs_no_signal_handler(tmp_path: Path) -> Non
     assert runs[0].finished
 
 
+def test_callback_loads_the_agent_that_was_evaluated(tmp_path: Path) -> None:
+    """Also if the next evaluation is due when that of a worker has finished."""
+    evaluated = []
+
+    def on_evaluation(info: Any) -> None:
+        saved = read_checkpoint(info.folder, frames=False)
+        evaluated.append((saved["agent_steps"], info.agent_steps))
+        if info.env_steps == 24:
+            agent, config, _ = load_agent(info.folder, torch.device("cpu"), 2)
+            seeds = [derive(config.seed, "eval", 24, episode) for episode in range(2)]
+            assert tuple(agent.evaluate(seeds).returns) == info.returns
+            agent.close()
+
+    frequent = {"env_steps": 24, "eval_every_env_steps": 4}
+    train(TINY, tmp_path, eval_workers=1, on_evaluation=on_evaluation, **frequent)
+    assert evaluated == [(step, step) for step in range(4, 25, 4)]
+
+
+def test_best_checkpoint_keeps_the_best_agent_also_after_a_resume(
+    tmp_path: Path, undisturbed: cclf.Run
+) -> None:
+    run = train(TINY, tmp_path, on_evaluation=cclf.BestCheckpoint())
+    assert same_end(run.folder, undisturbed.folder)
+    rows = {row["env_steps"]: row["return_mean"] for row in run.results()}
+    best = cclf.load(run.folder / "best")
+    assert rows[best.env_steps] == max(rows.values())
+    longer = {"env_steps": 120, "eval_every_env_steps": 30}
+    train(TINY, tmp_path, on_evaluation=cclf.BestCheckpoint(), **longer)
+    rows = {row["env_steps"]: row["return_mean"] for row in run.results()}
+    assert len(rows) == 4
+    assert rows[cclf.load(run.folder / "best").env_steps] == max(rows.values())
+
+
+def test_best_checkpoint_is_not_replaced_by_a_worse_agent(tmp_path: Path) -> None:
+    run = train(TINY, tmp_path)
+    last = run.results()[-1]
+    best = cclf.BestCheckpoint()
+    best(types.SimpleNamespace(folder=run.folder, return_mean=last["return_mean"]))
+    written = (run.folder / "best" / "model.safetensors").stat().st_mtime_ns
+    best(types.SimpleNamespace(folder=run.folder, return_mean=last["return_mean"] - 1.0))
+    assert (run.folder / "best" / "model.safetensors").stat().st_mtime_ns == written
+    best(types.SimpleNamespace(folder=run.folder, return_mean=last["return_mean"] + 1.0))
+    assert (run.folder / "best" / "model.safetensors").stat().st_mtime_ns > written
+
+
+def test_early_stopping_counts_evaluations_without_improvement(tmp_path: Path) -> None:
+    info = types.SimpleNamespace(folder=tmp_path)
+
+    def stops(means: list[float], **options: Any) -> bool:
+        rows = "".join(f"{step},{step},{mean}\n" for step, mean in enumerate(means))
+        (tmp_path / "eval.csv").write_text(f"env_steps,updates,return_mean\n{rows}")
+        try:
+            cclf.EarlyStopping(**options)(info)
+        except cclf.StopRun:
+            return True
+        return False
+
+    assert not stops([1.0, 3.0, 2.0], patience=2)
+    assert stops([1.0, 3.0, 2.0, 3.0], patience=2)
+    assert not stops([1.0, 3.0, 2.0, 3.1], patience=2)
+    assert stops([1.0, 3.0, 3.4, 3.8], patience=2, min_improvement=1.0)
+    assert not stops([-1.0], patience=1)
+    for wrong in ({"patience": 0}, {"patience": 1.5}, {"min_improvement": -1.0}):
+        with pytest.raises(cclf.ConfigError, match=next(iter(wrong))):
+            cclf.EarlyStopping(**wrong)
+
+
+def test_early_stopping_stops_a_run_that_the_same_call_resumes(tmp_path: Path) -> None:
+    options = {"env_steps": 90, "on_evaluation": cclf.EarlyStopping(1, min_improvement=1e9)}
+    run = train(TINY, tmp_path, **options)
+    assert (run.finished, len(run.results())) == (False, 2)
+    assert len(train(TINY, tmp_path, **options).results()) == 3
+
+
+# --- a run and its agent in a notebook
+# ------------------------------------------------------------------------------------------------
+
+
+def test_run_and_agent_have_a_short_repr(undisturbed: cclf.Run) -> None:
+    last = undisturbed.results()[-1]["return_mean"]
+    assert repr(undisturbed) == (
+        f"<cclf.Run task toy/reach-1d, method rad, seed 1, finished yes, return {last:.4g} at 60 env "
+        f"steps, folder {undisturbed.folder}>"
+    )
+    agent = undisturbed.agent()
+    assert repr(agent) == "<cclf.TrainedAgent task toy/reach-1d, method rad, seed 1, env steps 60>"
+    for shown, fact in ((undisturbed, "yes"), (agent, "60")):
+        assert f"<td>{fact}</td>" in shown._repr_html_()
+    removed = undisturbed._replace(folder=Path("<b>"))
+    assert "&lt;b&gt;" in removed._repr_html_()
+    assert "return" not in repr(removed)
+
+
+def test_plot_draws_the_evaluations_of_the_run(tmp_path: Path, undisturbed: cclf.Run) -> None:
+    (axis,) = undisturbed.plot().axes
+    rows = undisturbed.results()
+    drawn = axis.lines[0].get_xydata()
+    assert np.allclose(drawn, [(row["env_steps"], row["return_mean"]) for row in rows])
+
+    def stop(_: Any) -> None:
+        raise cclf.StopRun
+
+    with pytest.raises(cclf.ConfigError, match="has no evaluation yet"):
+        train(TINY, tmp_path, on_step=stop).plot()
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+def test_play_records_the_first_episode_of_evaluate(
+    tmp_path: Path, undisturbed: cclf.Run, suffix: str
+) -> None:
+    import imageio.v3 as imageio
+
+    agent, path = undisturbed.agent(), tmp_path / f"episode{suffix}"
+    episode = agent.play(path, seed=3)
+    assert episode.total_return == agent.evaluate(1, seed=3).mean
+    assert episode.agent_steps == 25
+    assert (1 if suffix == ".gif" else 24) < len(imageio.imread(path)) <= 25, (
+        "a GIF joins equal ones"
+    )
+    if suffix == ".gif":
+        assert imageio.immeta(path)["loop"] == 0, "without end"
+    assert f'src="data:{"image/gif" if suffix == ".gif" else "video/mp4"};base64,' in (
+        episode._repr_html_()
+    )
+    for wrong in (tmp_path / "episode.avi", tmp_path / "nowhere" / f"e{suffix}"):
+        with pytest.raises(cclf.ConfigError, match=r"name an \.mp4 or a \.gif"):
+            agent.play(wrong)
+
+
 # --- load
 # ------------------------------------------------------------------------------------------------
 
@@ -465,6 +594,7 @@ def test_results_are_records(undisturbed: cclf.Run, monkeypatch: pytest.MonkeyPa
     stand_in = types.SimpleNamespace(DataFrame=lambda rows: ("frame", rows), __spec__="found")
     monkeypatch.setitem(sys.modules, "pandas", stand_in)
     assert cclf.results(undisturbed.folder, pandas=True) == ("frame", rows)
+    assert undisturbed.dataframe() == ("frame", rows)
     with pytest.raises(cclf.ConfigError, match="does not exist"):
         cclf.results(undisturbed.folder / "nowhere")
 
@@ -510,9 +640,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = run_snippets(SNIPPETS, tmp_path, monkeypatch)
-    assert len(SNIPPETS) == 6
-    assert (page.observations.shape, page.actions.shape) == ((4, 3), (4, 1))
-    assert page.curiosity.shape == (32,)
+    assert len(SNIPPETS) == 5
     assert len(page.returns) == 2
     assert page.agent.config.imported_names == {"task": "gym/my_envs:pendulum"}
 

@@ -67,13 +67,18 @@ MAY_IMPORT = {
     "model_card": {"storage", "analysis"},
     "benchmark": {"types", "storage", "training", "envs", "analysis", "algorithms"},
     "doctor": {"storage", "training", "training/trainer", "envs"},
+    "agents": {"storage", "share"},
+    "callbacks": {"storage", "training", "share", "model_card"},
     "trained_agent": {"types", "storage", "training", "envs/frame_stack"},
     "commands": {
         *("types", "storage", "training", "training/trainer", "envs", "analysis", "inspection"),
-        *("sweep", "export", "share", "benchmark", "doctor"),
+        *("sweep", "export", "share", "benchmark", "doctor", "agents"),
     },
     "cli": {"commands"},
-    "api": {"storage", "training", "training/trainer", "analysis", "commands", "trained_agent"},
+    "api": {
+        *("storage", "training", "training/trainer", "analysis", "commands", "trained_agent"),
+        "agents",
+    },
     "__main__": {"cli"},
 }
 # Only this file may use a compiler or a graph.

@@ -582,7 +582,7 @@ def test_play_writes_a_video_of_the_episodes_of_evaluate(finished, tmp_path):
 def test_evaluate_and_play_refuse_bad_input(finished, copied, tmp_path):
     for words, message in (
         (["play", tmp_path / "none", "--out", tmp_path / "a.mp4"], "is not a run folder"),
-        (["play", finished[2], "--out", tmp_path / "a.gif"], "a.gif"),
+        (["play", finished[2], "--out", tmp_path / "a.avi"], "a.avi"),
         (["play", finished[2], "--episodes", "0"], "--episodes 0"),
         (["evaluate", finished[2], "--seed", "-1"], "--seed -1"),
         (["evaluate", finished[2], "--device", "gpu"], "unknown device 'gpu'"),

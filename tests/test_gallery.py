@@ -26,10 +26,10 @@ from cclf.inspection import cards
 from cclf.inspection import page as inspection_page
 from cclf.inspection.load import inspect_run
 from cclf.inspection.samples import rarity
-from cclf.storage import checkpoint, run_folder
+from cclf.storage import checkpoint
 from cclf.training.seeding import Generators, derive
 from rainbow_inputs import rainbow_of, tiny, tiny_cclf
-from tiny_runs import CPU, tiny_config
+from tiny_runs import CPU, create_run_folder, tiny_config
 
 SAC = tiny_config("toy/reach-1d", env={"frame_stack": 2}, algorithm={"batch_size": 8})
 A2C = tiny_config(
@@ -485,7 +485,7 @@ def test_only_what_acts_in_a_method_is_told(method, trained):
 )
 def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
     config = tiny(method) if task == "toy/catch" else tiny_config(task, method)
-    with run_folder.create_run_folder(config, tmp_path) as folder:
+    with create_run_folder(config, tmp_path) as folder:
         pass
     assert cli.main(["inspect", str(folder), "--out", str(tmp_path / "x.html")]) == 2
     error = capsys.readouterr().err
@@ -495,7 +495,7 @@ def test_methods_without_curiosity_are_refused(task, method, tmp_path, capsys):
 
 
 def test_bad_input_is_one_line(runs, tmp_path, capsys, monkeypatch):
-    with run_folder.create_run_folder(SAC, tmp_path) as untrained:
+    with create_run_folder(SAC, tmp_path) as untrained:
         pass
     page = str(tmp_path / "x.html")
     for arguments, words in (
@@ -522,7 +522,7 @@ def test_the_folder_is_only_read_even_while_a_run_holds_it(runs):
     for config, name in ((SAC, "sac"), (A2C, "a2c"), (RAINBOW, "rainbow")):
         out = runs[name].parents[3]
         before = contents(runs[name])
-        with run_folder.create_run_folder(config, out):  # as training holds it
+        with create_run_folder(config, out):  # as training holds it
             one = inspect_run(runs[name], 8, CPU)
         two = inspect_run(runs[name], 8, CPU)
         assert contents(runs[name]) == before

@@ -1,5 +1,5 @@
-"""Non-finite values: detected before every checkpoint, so that the last ones are always valid, and
-in evaluations."""
+"""Non-finite values: a run stops before it writes a checkpoint or a return that has one, and leaves a
+folder that reproduces the failure."""
 
 import json
 import math
@@ -14,12 +14,11 @@ from cclf.storage import checkpoint
 from cclf.storage.failure import first_non_finite
 from cclf.training import loop
 from cclf.training.agent import Agent
-from test_cli import assert_refused, cclf
+from test_cli import assert_refused, cclf, contents
 from test_reliability import assert_same_end, signalled
 from tiny_runs import tiny_config, tiny_options
 
-# Rows at steps 25 and 50, evaluations and checkpoints at 30 and 60: between a row and the next
-# checkpoint lie steps.
+# Rows at steps 25 and 50, evaluations and checkpoints at 30 and 60.
 CONFIG = tiny_config(log_every_agent_steps=25, final_eval_episodes=1)
 NAN = float("nan")
 
@@ -33,24 +32,23 @@ def uninterrupted(trained):
     return trained(CONFIG)
 
 
-def at_step(patch, step, spoil):
-    """`spoil(learner)` once this agent step is over."""
+def spoil_after(patch, step, spoil):
+    """Call `spoil(learner)` after this agent step."""
     original = OffPolicyLearner.observe
 
     def observe(self, *rest):
         original(self, *rest)
         if self.agent_steps == step:
-            spoil(self)
+            with torch.no_grad():
+                spoil(self)
 
     patch.setattr(OffPolicyLearner, "observe", observe)
 
 
-@torch.no_grad()
 def spoil_critic(learner):
     next(learner.algorithm.critic.parameters()).view(-1)[0] = NAN
 
 
-@torch.no_grad()
 def spoil_temperature(learner):
     learner.algorithm.log_temperature.fill_(math.inf)
 
@@ -67,74 +65,70 @@ def spoil_return(learner):
     learner.episode_return = NAN
 
 
-def poison(patch, step, spoil):
-    at_step(patch, step, spoil)
-
-
-def poison_then_stop(patch, step, spoil):
-    at_step(patch, step, spoil)
-    patch.setattr(OffPolicyLearner, "act", signalled(OffPolicyLearner.act, step))
-
-
-# how, at the end of which step, by what -> the number that is named, where it is seen, and the
-# checkpoint that stays the last
+# By moment: the agent step and what becomes non-finite, the value that the error names, the step at
+# which it is detected, and the step of the newest checkpoint.
 MOMENTS = {
-    "after a row, before the last evaluation": (
-        poison,
+    "before a row": (45, spoil_critic, "critic_loss is nan", 50, 30),
+    "between the last row and the last evaluation": (
         51,
         spoil_critic,
         "critic_loss is nan",
         60,
         30,
     ),
-    "before the first checkpoint": (poison, 26, spoil_critic, "critic_loss is nan", 30, None),
-    "in the very step of an evaluation": (poison, 30, spoil_critic, "learner/algorithm/", 30, None),
-    "in the last step": (poison, 60, spoil_critic, "learner/algorithm/", 60, 30),
-    "on a signal": (poison_then_stop, 41, spoil_critic, "learner/algorithm/", 41, 30),
-    "a temperature": (
-        poison,
-        60,
-        spoil_temperature,
-        "learner/algorithm/log_temperature is inf",
-        60,
-        30,
-    ),
-    "a priority": (poison, 60, spoil_priority, "learner/replay/priorities is nan", 60, 30),
-    "a reward": (poison, 60, spoil_reward, "learner/replay/rewards is -inf", 60, 30),
-    "a return under way": (poison, 30, spoil_return, "learner/episode_return is nan", 30, None),
+    "before the first checkpoint": (26, spoil_critic, "critic_loss is nan", 30, None),
+    "in the step of an evaluation": (30, spoil_critic, "learner/algorithm/", 30, None),
+    "in the last step": (60, spoil_critic, "learner/algorithm/", 60, 30),
+    "on a signal": (41, spoil_critic, "learner/algorithm/", 41, 30),
+    "temperature": (60, spoil_temperature, "learner/algorithm/log_temperature is inf", 60, 30),
+    "priority": (60, spoil_priority, "learner/replay/priorities is nan", 60, 30),
+    "reward": (60, spoil_reward, "learner/replay/rewards is -inf", 60, 30),
+    "episode return": (30, spoil_return, "learner/episode_return is nan", 30, None),
 }
 
 
-# the toy, moved by an action that is no number
-@pytest.mark.quick("in the last step", "a priority")
+# the toy environment gets a non-finite action
+@pytest.mark.quick("before a row", "before the first checkpoint", "priority")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_no_checkpoint_has_non_finite_values(tmp_path, uninterrupted, monkeypatch, moment):
-    how, step, spoil, named, seen_at, saved = MOMENTS[moment]
-    folder = tmp_path / CONFIG.run_name()
+def test_non_finite_value_stops_the_run_and_is_reproduced(
+    tmp_path, uninterrupted, monkeypatch, moment
+):
+    step, spoil, named, seen_at, saved = MOMENTS[moment]
+    out, folder = tmp_path / "out", tmp_path / "out" / CONFIG.run_name()
     with monkeypatch.context() as patch:
-        how(patch, step, spoil)
-        code, stdout, err = train(tmp_path)
-    assert (code, stdout) == (1, ""), err
-    assert err.splitlines()[-1].startswith(f"cclf: {named}")
-    assert f" at {seen_at} env steps: stopped" in err
-    assert "Traceback" not in err
-    for place in (folder, folder / "failure"):
-        state = checkpoint.load(place / "checkpoint")
-        assert (state and state["agent_steps"]) == saved
-    facts = json.loads((folder / "failure" / "failure.json").read_text())
-    assert (facts["metric"].startswith(named.split()[0]), facts["row"]["env_steps"]) == (
-        True,
-        seen_at,
-    )
-    assert_refused(train(tmp_path), "failed before", f"delete {folder / 'failure'}")
+        spoil_after(patch, step, spoil)
+        if moment == "on a signal":
+            patch.setattr(OffPolicyLearner, "act", signalled(OffPolicyLearner.act, step))
+        code, stdout, err = train(out)
+        assert (code, stdout) == (1, ""), err
+        line = err.splitlines()[-1]
+        assert line.startswith(f"cclf: {named}")
+        assert f" at {seen_at} env steps: stopped; {folder / 'failure'} reproduces it" in line
+        assert "Traceback" not in err
+        for place in (folder, folder / "failure"):
+            state = checkpoint.load(place / "checkpoint")
+            assert (state and state["agent_steps"]) == saved
+        files = {path.name for path in (folder / "failure").iterdir()} - {"checkpoint"}
+        assert files == {"config.json", "manifest.json", "failure.json"}
+        failure = json.loads((folder / "failure" / "failure.json").read_text())
+        assert failure["metric"].startswith(named.split()[0])
+        assert failure["row"]["env_steps"] == seen_at
+        before = contents(out)
+        assert_refused(train(out), "failed before", f"delete {folder / 'failure'}")
+        assert contents(out) == before
+        if moment == "before a row":
+            replayed = tmp_path / "replayed" / CONFIG.run_name()
+            shutil.copytree(folder / "failure", replayed)
+            assert train(tmp_path / "replayed")[0] == 1
+            assert json.loads((replayed / "failure" / "failure.json").read_text()) == failure
     shutil.rmtree(folder / "failure")
-    code, _, err = train(tmp_path)
+    code, _, err = train(out)
     assert code == 0, err
     assert_same_end(folder, uninterrupted)
 
 
-def endless(original):
+def with_infinite_return(original):
     def evaluate(*args):
         result = original(*args)
         return result and result._replace(returns=[1.0, math.inf])
@@ -142,7 +136,7 @@ def endless(original):
     return evaluate
 
 
-# the spread of returns that are no numbers
+# the standard deviation of returns that are not finite
 @pytest.mark.quick("cclf.training.loop-poll-eval.csv")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract")
 @pytest.mark.parametrize(
@@ -154,7 +148,7 @@ def test_non_finite_return_is_a_failure_and_no_row(
 ):
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, endless(getattr(owner, name)))
+        patch.setattr(owner, name, with_infinite_return(getattr(owner, name)))
         code, stdout, err = train(tmp_path)
     assert (code, stdout) == (1, ""), err
     assert err.splitlines()[-1].startswith("cclf: return_mean is inf at ")

@@ -290,7 +290,7 @@ def test_a_long_evaluation_episode_says_so_once(monkeypatch, capsys):
 def test_a_run_without_a_time_limit_says_so_at_its_start():
     from types import SimpleNamespace
 
-    from cclf.training.run_summary import run_summary
+    from cclf.training.trainer import run_summary
 
     config = tiny_config()
     learner = make_learner(config, CPU)

@@ -1,5 +1,4 @@
-"""Which code and which machine wrote a row: never the commit of another repository or of a later
-resume."""
+"""Which code and which machine wrote a row: not the commit of another repository or of a later resume."""
 
 import json
 import subprocess
@@ -39,15 +38,14 @@ def installed(tmp_path, monkeypatch):
     return package
 
 
-def test_the_commit_of_another_repository_is_not_ours(installed):
+def test_code_version_is_the_commit_of_a_repository_that_contains_the_package(
+    installed, monkeypatch
+):
     assert manifests.code_version(installed) == f"cclf {__version__}"
     git(installed, "add", "__init__.py")
     git(installed, "commit", "-q", "-m", "now it holds the package")
     assert manifests.code_version(installed) == git(installed, "rev-parse", "--short=12", "HEAD")
-
-
-def test_commit_without_git(installed, monkeypatch):
-    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("PATH", "")  # without git
     assert manifests.code_version(installed) == f"cclf {__version__}"
     monkeypatch.setenv("CCLF_COMMIT", "abc")
     assert manifests.code_version(installed) == "abc"
@@ -93,29 +91,13 @@ HISTORY = {
         # rows after 60 were cut off
         (HISTORY, {"commit": "x"}, 60, [(0, "a"), (30, "b"), (60, "x")]),
         (HISTORY, {"commit": "a"}, 30, [(0, "a")]),
-        (None, {"commit": "x"}, 30, [(0, None), (30, "x")]),  # a lost manifest: nobody knows
+        (None, {"commit": "x"}, 30, [(0, None), (30, "x")]),  # the manifest was lost
     ],
 )
 def test_history_records_what_changed_and_when(before, now, env_steps, commits):
     facts = append_history(before, now, env_steps)
     entries = [{"from_env_steps": 0, **facts}, *facts.get("history", [])]
     assert [(entry["from_env_steps"], entry["commit"]) for entry in entries] == commits
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "7",
-        '{"history": 3}',
-        '{"history": [{}]}',
-        '{"history": [{"from_env_steps": "x"}]}',
-    ],
-)
-def test_damaged_manifest_reads_as_none(tmp_path, text):
-    (tmp_path / "manifest.json").write_text(text)
-    assert manifests._read_manifest(tmp_path) is None
 
 
 def test_damaged_history_is_refused_when_rows_are_read(tmp_path):

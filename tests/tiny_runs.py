@@ -1,14 +1,17 @@
 """Runs small enough for a test: toy pixels, networks of a few neurons, a few dozen steps."""
 
 import csv
+from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from cclf import presets
 from cclf.algorithms import registry
-from cclf.storage.loggers import make_loggers
-from cclf.storage.run_log import RunLog
+from cclf.storage import run_folder
+from cclf.storage.atomic_files import write_json
+from cclf.storage.loggers import RunLog, make_loggers
 from cclf.training.loop import TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal
@@ -105,6 +108,15 @@ def tiny_options(config):
     return words
 
 
+@contextmanager
+def create_run_folder(config, out):
+    """The locked folder of a run, with its config."""
+    with run_folder.lock_run_folder(config, out) as folder:
+        if not (folder / "config.json").exists():
+            write_json(folder / "config.json", config.to_dict())
+        yield folder
+
+
 class Killed(BaseException):
     """Like SIGKILL: no code of the package runs after it."""
 
@@ -190,6 +202,19 @@ def differing(one, two):
         )
 
     return [name for name in one if not equal(one[name], two[name])]
+
+
+def same_state(one, two):
+    """Whether two nested states are equal, also in the types of their values; nan equals nan."""
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same_state(one[key], two[key]) for key in one)
+    if isinstance(one, torch.Tensor):
+        return isinstance(two, torch.Tensor) and same_state(one.numpy(), two.numpy())
+    if isinstance(one, np.ndarray):
+        floats = one.dtype.kind == "f"
+        same_type = isinstance(two, np.ndarray) and one.dtype == two.dtype
+        return same_type and np.array_equal(one, two, equal_nan=floats)
+    return one == two and type(two) is type(one.item() if isinstance(one, np.generic) else one)
 
 
 def rows(path, *without):

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from cclf.api import load as load
     from cclf.api import results as results
     from cclf.api import train as train
+    from cclf.callbacks import BestCheckpoint as BestCheckpoint
+    from cclf.callbacks import EarlyStopping as EarlyStopping
     from cclf.errors import ConfigError as ConfigError
     from cclf.errors import StopRun as StopRun
     from cclf.framework import Framework as Framework
@@ -19,6 +21,7 @@ __version__ = "0.2.0"
 
 _WHERE = {
     **dict.fromkeys(("train", "load", "results", "Run"), "cclf.api"),
+    **dict.fromkeys(("BestCheckpoint", "EarlyStopping"), "cclf.callbacks"),
     **dict.fromkeys(("ConfigError", "StopRun"), "cclf.errors"),
     "Framework": "cclf.framework",
 }

@@ -6,8 +6,10 @@ what PyTorch reads at start-up before.
 """
 
 import contextlib
+import importlib
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,13 +19,14 @@ from cclf import plugins, presets
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.commands import limit_openmp_spinning
 from cclf.config import IMPORTED_OPTIONS, Config, ObservationType
-from cclf.console import say
+from cclf.console import facts_line, facts_table, say
 from cclf.envs.registry import to_task_name
 from cclf.errors import ConfigError, require_extras
 from cclf.validation import Seed, short_text, to_python_number, validate_value
 
 if TYPE_CHECKING:
     import gymnasium
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
     from cclf.analysis.runs import ResultRow
@@ -38,7 +41,11 @@ Records = list[dict[str, Any]]  # one dict per evaluation
 
 
 class Run(NamedTuple):
-    """A run that `train` trained."""
+    """A run that `train` trained.
+
+    >>> run = cclf.train("toy/reach-1d", "cclf")  # doctest: +SKIP
+    >>> run.plot().savefig("returns.png")  # doctest: +SKIP
+    """
 
     folder: Path
     config: Config
@@ -59,6 +66,47 @@ class Run(NamedTuple):
         """The agent of its newest checkpoint."""
         # Modules that the run imports were named in the call of `train`.
         return load(self.folder, device=device, trust_imports=True)
+
+    def dataframe(self) -> "DataFrame":
+        """Its evaluations as a DataFrame of pandas.
+
+        >>> run.dataframe().plot("env_steps", "return_mean")  # doctest: +SKIP
+        """
+        return self.results(pandas=True)
+
+    def plot(self) -> "Figure":
+        """A matplotlib figure of the mean return of its evaluations over environment steps. A notebook
+        shows it.
+
+        >>> run.plot().savefig("returns.png")  # doctest: +SKIP
+        """
+        require_extras("run.plot()", ["report"])
+        from cclf.analysis import curves, figures, load
+
+        rows = load.read_runs(self.folder)
+        if not any(row.episodes for row in rows):
+            raise ConfigError(f"{self.folder} has no evaluation yet, so there is nothing to plot")
+        if "ipykernel" in sys.modules:  # a notebook shows figures once this module is imported
+            importlib.import_module("matplotlib_inline.backend_inline")
+        return figures.learning_curves(curves.panels(rows))
+
+    def __repr__(self) -> str:
+        return f"<cclf.Run {facts_line(self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        return facts_table(self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        facts = {
+            "task": self.config.task,
+            "method": self.config.method_name,
+            "seed": str(self.config.seed),
+            "finished": "yes" if self.finished else "no",
+        }
+        if evaluations := self.results():
+            last = evaluations[-1]
+            facts["return"] = f"{last['return_mean']:.4g} at {last['env_steps']:,} env steps"
+        return facts | {"folder": str(self.folder)}
 
 
 def train(
@@ -111,8 +159,8 @@ def _train(
     limit_openmp_spinning()
     from cclf.storage.run_folder import read_config
     from cclf.training.callbacks import CallbackError, Callbacks
+    from cclf.training.devices import default_settings, restored_settings
     from cclf.training.signals import STOP_MESSAGE, StopSignal
-    from cclf.training.torch_settings import default_settings, restored_settings
     from cclf.training.trainer import train_runs
 
     stop, error = StopSignal(STOP_MESSAGE), None
@@ -184,6 +232,12 @@ def load(
 ) -> "TrainedAgent":
     """The trained agent of a run folder. `seed` is that of sampled actions (A2C).
 
+    In place of a run folder, `pretrained/NAME` is an agent of this package, and `hf:USER/NAME` one of
+    the Hugging Face Hub (extra `hub`); `hf:USER/NAME@REVISION` pins a revision.
+
+    >>> agent = cclf.load("pretrained/DoorKey-6x6")  # doctest: +SKIP
+    >>> agent.play("episode.mp4")  # doctest: +SKIP
+
     `trust_imports` allows the run folder to name Python modules that are imported: of a task
     gym/MODULE:ID or gym/MODULE:FUNCTION, an encoder or a curiosity MODULE:NAME.
     """
@@ -192,9 +246,10 @@ def load(
     validate_value("seed", seed, Seed)
     validate_value("trust_imports", trust_imports, bool)
     limit_openmp_spinning()
+    from cclf.agents import find_agent
     from cclf.trained_agent import TrainedAgent
 
-    return TrainedAgent(folder, device, seed, trust_imports)
+    return TrainedAgent(find_agent(folder), device, seed, trust_imports)
 
 
 @overload

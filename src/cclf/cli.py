@@ -36,6 +36,7 @@ Contrastive-curiosity-driven reinforcement learning from pixels.
   cclf play RUN        write a video of its episodes
   cclf inspect RUN     write a page about its curiosity
   cclf export RUN      export its policy as .pt2 (torch.export) or ONNX
+  cclf push RUN hf:... upload its agent to the Hugging Face Hub
   cclf sweep           train methods x tasks x seeds, also on a Ray cluster
   cclf compare TASK    train two methods with the same seeds and compare them
   cclf reproduce TABLE train a table of the paper and evaluate its claims

@@ -3,15 +3,37 @@ the command line reports lost results."""
 
 import contextlib
 import errno
+import html
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, cast
 
 
 def say(text: str) -> None:
     print(text, file=message_stream(), flush=True)
+
+
+def facts_line(facts: Mapping[str, str]) -> str:
+    """
+    >>> facts_line({"task": "toy/reach", "seed": "1"})
+    'task toy/reach, seed 1'
+    """
+    return ", ".join(f"{name} {fact}" for name, fact in facts.items())
+
+
+def facts_table(facts: Mapping[str, str]) -> str:
+    """A table for notebooks.
+
+    >>> facts_table({"task": "toy/<reach>"})
+    '<table><tr><th>task</th><td>toy/&lt;reach&gt;</td></tr></table>'
+    """
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(fact)}</td></tr>"
+        for name, fact in facts.items()
+    )
+    return f"<table>{''.join(rows)}</table>"
 
 
 def warn(text: str) -> None:

@@ -21,6 +21,7 @@ EXTRAS = {
     "ray": ("ray",),
     "trackio": ("trackio",),
     "wandb": ("wandb",),
+    "hub": ("huggingface_hub",),
 }
 
 

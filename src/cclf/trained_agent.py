@@ -1,24 +1,43 @@
 """The agent of a run folder, for programs that step their own environment (docs/usage.md)."""
 
+import os
+from base64 import b64encode
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
 from cclf.algorithms.registry import make_agent
+from cclf.console import facts_line, facts_table
 from cclf.envs.frame_stack import BatchFrameStack
-from cclf.errors import ConfigError, short_error
+from cclf.errors import ConfigError, rendering_extras, require_extras, short_error
 from cclf.storage.run_folder import read_config
 from cclf.training import devices
 from cclf.training.agent import evaluation_networks, load_agent
+from cclf.training.devices import default_settings
 from cclf.training.evaluation import Evaluation
 from cclf.training.seeding import derive
-from cclf.training.torch_settings import default_settings
+from cclf.training.video import VIDEO_SUFFIXES, write_video
 from cclf.types import Policy, SamplingPolicy
 from cclf.validation import PositiveInt, Seed, to_python_number, validate_value
+
+
+class Episode(NamedTuple):
+    """A recorded episode, which a notebook shows."""
+
+    path: Path  # of the video
+    total_return: float
+    agent_steps: int
+
+    def _repr_html_(self) -> str:
+        content = b64encode(self.path.read_bytes()).decode()
+        if self.path.suffix == ".gif":
+            return f'<img alt="episode" src="data:image/gif;base64,{content}">'
+        return f'<video controls autoplay loop muted src="data:video/mp4;base64,{content}"></video>'
 
 
 class TrainedAgent:
@@ -65,10 +84,47 @@ class TrainedAgent:
         episodes, seed = to_python_number(episodes), to_python_number(seed)
         validate_value("episodes", episodes, PositiveInt)
         validate_value("seed", seed, Seed)
+        return self._evaluate(episodes, seed)
+
+    def play(self, out: str | os.PathLike[str] = "episode.mp4", seed: int = 0) -> Episode:
+        """Record an episode, the first of `evaluate` with the same `seed`, as an .mp4 or a .gif. A
+        notebook shows what is returned.
+
+        >>> cclf.load("pretrained/DoorKey-6x6").play("episode.gif").total_return  # doctest: +SKIP
+        0.97
+        """
+        path, seed = Path(out), to_python_number(seed)
+        validate_value("seed", seed, Seed)
+        if path.suffix not in VIDEO_SUFFIXES or not path.parent.is_dir():
+            raise ConfigError(
+                f"cannot write the video {path}: name an .mp4 or a .gif in an existing folder"
+            )
+        require_extras("agent.play()", ["video", *rendering_extras(self.config.task)])
+        episode = self._evaluate(1, seed, record=True)
+        if episode.recording_error:
+            raise ConfigError(f"cannot render: {episode.recording_error}")
+        write_video(str(path), episode.pictures)
+        return Episode(path, episode.mean, len(episode.pictures))
+
+    def __repr__(self) -> str:
+        return f"<cclf.TrainedAgent {facts_line(self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        return facts_table(self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "task": self.config.task,
+            "method": self.config.method_name,
+            "seed": str(self.config.seed),
+            "env steps": f"{self.env_steps:,}",
+        }
+
+    def _evaluate(self, episodes: int, seed: int, record: bool = False) -> Evaluation:
         config = replace(self.config, run=replace(self.config.run, eval_episodes=episodes))
         with default_settings(), closing(make_agent(config, self._device)) as agent:
             evaluation_networks(agent.policy).load_state_dict(self._networks.state_dict())
-            return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)])
+            return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)], record)
 
     def _frame_stack(self) -> BatchFrameStack:
         if self._history is None:

@@ -21,10 +21,10 @@ from cclf.algorithms.registry import algorithms, make_learner
 from cclf.cli import main
 from cclf.data.replay import Replay
 from cclf.envs.registry import task_kind
-from cclf.storage import checkpoint, run_folder
+from cclf.storage import checkpoint
 from cclf.training.seeding import Generators
 from cclf.types import Batch
-from tiny_runs import CPU, flat, run, tiny_config
+from tiny_runs import CPU, create_run_folder, flat, run, tiny_config
 
 METHODS = list(algorithms()["drqv2"].methods)
 BATCH, ACTIONS = 6, 2
@@ -296,7 +296,7 @@ def test_bfloat16_step_is_close_to_the_float32_step(method):
 )
 def test_inspect_computes_the_curiosity_of_an_update(tmp_path):
     config = tiny_config("toy/reach-1d", "drq-v2+cclf", base="drqv2", algorithm={"n_steps": 3})
-    with run_folder.create_run_folder(config, tmp_path) as folder:
+    with create_run_folder(config, tmp_path) as folder:
         run(config, folder)
     saved = checkpoint.load(folder / "checkpoint")["learner"]
     agent, replay = ALGORITHM.load_for_inspection(config, saved, CPU)

@@ -12,8 +12,8 @@ from cclf.algorithms.rainbow import bench as bench_rainbow
 from cclf.envs.make import make_env
 from cclf.training import devices
 from cclf.training.agent import load_agent
-from cclf.training.final_evaluation import final_evaluation
 from cclf.training.seeding import derive
+from cclf.training.trainer import final_evaluation
 from rainbow_inputs import CPU, tiny
 from test_cli import assert_refused, cclf
 from tiny_runs import rows, tiny_options
@@ -139,7 +139,7 @@ def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, ex
     told = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     config = tiny("rainbow")
-    devices.set_threads(
+    devices.configure_torch(
         replace(config, run=replace(config.run, threads=asked)), torch.device(device)
     )
     assert told == [expected] * (expected is not None)

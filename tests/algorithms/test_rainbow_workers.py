@@ -11,7 +11,7 @@ import pytest
 
 from cclf.errors import WorkerError
 from cclf.storage import checkpoint
-from cclf.storage.run_log import RunLog
+from cclf.storage.loggers import RunLog
 from cclf.training.loop import TrainingRun, train_loop
 from cclf.training.progress import Progress
 from cclf.training.signals import StopSignal

@@ -22,11 +22,10 @@ from cclf.algorithms.sac import sac
 from cclf.cli import main
 from cclf.commands.train import train_config
 from cclf.errors import ConfigError
-from cclf.storage import run_folder
 from cclf.training.agent import load_agent
 from rainbow_inputs import tiny
 from test_cli import cclf
-from tiny_runs import CPU, run, tiny_config
+from tiny_runs import CPU, create_run_folder, run, tiny_config
 
 CONFIGS = {
     "sac": tiny_config("toy/reach-1d", env={"frame_stack": 3}),
@@ -234,7 +233,7 @@ def test_the_command_of_a_card_is_the_runs(shared, base):
 
 def test_a_card_says_what_was_reached(tmp_path):
     config = tiny_config("toy/reach-1d", "drq", env={"frame_stack": 2}, env_steps=30)
-    with run_folder.create_run_folder(config, tmp_path) as folder:
+    with create_run_folder(config, tmp_path) as folder:
         run(config, folder)
     (folder / "manifest.json").write_text('{"commit": "0123abc", "device": "H2|00", "torch": "2"}')
     (folder / "episode-30.mp4").write_bytes(b"a film")

@@ -81,6 +81,7 @@ REFUSED = [
     (closure(), "is a lambda, or defined inside a function.*write it with `def`"),
     (functools.partial(own_envs.numbers), "is an object"),
     (own_envs.numbers(), r"an environment \(Countdown\).*cclf.train\(make_env\)"),
+    (gymnasium.make("CartPole-v1"), r"or its id: cclf.train\('gym/CartPole-v1'\)"),
     (own_envs.Registered, "registered environment Registered-v0: pass its id, 'gym/own_envs:Reg"),
     (own_envs.shared, r"own_envs:shared\(\) returned the same environment twice"),
     (own_envs.nothing, r"own_envs:nothing\(\) returned NoneType, not a gymnasium.Env"),

@@ -1,4 +1,4 @@
-"""Outputs are whole or as they were; folders may change while they are searched."""
+"""Outputs are written completely or not at all; folders may change while they are searched."""
 
 import os
 import stat
@@ -43,15 +43,12 @@ def test_output_keeps_mode_and_follows_a_link(tmp_path):
     assert path.read_text(encoding="utf-8") == "new ±"
     assert link.is_symlink()
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    atomic_files.write_output(tmp_path / "new", "")
+    (tmp_path / "other").write_text("")
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_new_output_has_the_mode_of_any_new_file(tmp_path):
-    atomic_files.write_output(tmp_path / "ours", "")
-    (tmp_path / "theirs").write_text("")
-    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "theirs").stat().st_mode
-
-
-def test_output_is_written_into_a_pipe(tmp_path):
+def test_output_is_written_into_a_pipe_or_a_device(tmp_path):
     pipe, received = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
@@ -60,6 +57,10 @@ def test_output_is_written_into_a_pipe(tmp_path):
     reader.join()
     assert received == ["content"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+    (tmp_path / "link").symlink_to("/dev/null")
+    atomic_files.write_output(tmp_path / "link", "new")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert (tmp_path / "link").is_symlink()
 
 
 def test_output_of_a_writer_that_fails_stays_as_it_was(tmp_path):
@@ -85,13 +86,6 @@ def test_output_may_have_the_longest_name(tmp_path, name):
     assert os.listdir(tmp_path) == [name]
 
 
-def test_output_that_leads_to_a_device_leaves_the_device(tmp_path):
-    (tmp_path / "link").symlink_to("/dev/null")
-    atomic_files.write_output(tmp_path / "link", "new")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert (tmp_path / "link").is_symlink()
-
-
 def test_run_file_replaces_a_link_and_does_not_follow_it(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "failed.json").symlink_to(tmp_path / "precious")
@@ -108,31 +102,31 @@ def make_runs(folder, *names):
 
 @pytest.fixture
 def pruned(monkeypatch):
-    """What is called `pruned` disappears between the listing of its folder and its own."""
+    """A folder called `pruned` disappears after its parent was listed."""
     scan = os.scandir
 
-    def scan_while_it_goes(folder):
+    def scan_after_removal(folder):
         if os.path.basename(os.fspath(folder)) == "pruned":
             raise FileNotFoundError(2, "No such file or directory", str(folder))
         return scan(folder)
 
-    monkeypatch.setattr(os, "scandir", scan_while_it_goes)
+    monkeypatch.setattr(os, "scandir", scan_after_removal)
 
 
 @pytest.mark.usefixtures("pruned")
-def test_search_skips_what_disappears_and_what_holds_no_runs(tmp_path):
+def test_find_files_skips_folders_that_disappear_or_are_part_of_a_run(tmp_path):
     make_runs(tmp_path, "a", "a/checkpoint", "a/failure", "b/pruned", "failure/c")
     (tmp_path / "d.csv").mkdir()
     found = atomic_files.find_files(tmp_path, "config.json", "*.csv")
     assert [str(path.relative_to(tmp_path)) for path in found] == [
-        "d.csv",  # a folder in a file's place, for the reader to refuse
+        "d.csv",  # a folder in place of a file, which the reader refuses
         "a/config.json",
         "failure/c/config.json",  # not a part of a run: a folder of runs has this name
     ]
 
 
 @pytest.mark.usefixtures("pruned")
-def test_only_run_allows_for_folders_that_other_processes_remove(tmp_path):
+def test_select_run_skips_folders_that_disappear(tmp_path):
     make_runs(tmp_path, "runs/a", "runs/a/failure")
     (tmp_path / "runs" / "pruned").mkdir()
     assert runs.select_run(tmp_path, last=False) == tmp_path / "runs" / "a"

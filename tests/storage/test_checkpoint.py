@@ -1,4 +1,4 @@
-"""Checkpoints: exact, free of code, and whole at every moment, wherever the process is killed."""
+"""Checkpoints: exact, free of code, and complete at every moment, wherever the process is killed."""
 
 import json
 import os
@@ -17,45 +17,27 @@ from safetensors.torch import load_file, save_file
 from cclf.errors import ConfigError
 from cclf.storage import checkpoint, replay_chunks
 from cclf.storage.checkpoint import Checkpoints
-from tiny_runs import Killed, run, tiny_config
+from tiny_runs import Killed, same_state, tiny_config
 
+TIED = torch.rand(3)
 STATE = {
     "weights": {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor(0.1, dtype=torch.float64)},
+    "tied": {"a": TIED, "b": TIED, "c": TIED[:2]},
     "frames": torch.randint(256, (4, 3, 5, 5), dtype=torch.uint8),
     "array": np.array([1.5, -0.0, np.nan]),
-    "keys": np.arange(5, dtype=np.int64),
     "flags": np.array([True, False]),
     "empty": {},
     "nothing": None,
-    "counters": {
-        "steps": 10**12,
-        "large": 2**100,
-        "rate": 0.1,
-        "name": "x",
-        "on": True,
-        "returns": [1.0, 2.5],
-    },
+    "counters": {"steps": 10**12, "large": 2**100, "rate": 0.1, "name": "x", "on": True},
+    "returns": [1.0, 2.5],
     "scalar": np.float64(1 / 3),
 }
 
 
-def same(one, two):
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, torch.Tensor):
-        return isinstance(two, torch.Tensor) and same(one.numpy(), two.numpy())
-    if isinstance(one, np.ndarray):
-        return (
-            isinstance(two, np.ndarray)
-            and one.dtype == two.dtype
-            and np.array_equal(one, two, equal_nan=one.dtype.kind == "f")
-        )
-    return one == two and type(two) is type(one.item() if isinstance(one, np.generic) else one)
-
-
-def test_what_is_loaded_is_what_was_saved(tmp_path):
+def test_loaded_state_equals_the_saved_one(tmp_path):
+    assert checkpoint.load(tmp_path / "checkpoint") is None
     Checkpoints(tmp_path / "checkpoint").save(STATE)
-    assert same(STATE, checkpoint.load(tmp_path / "checkpoint"))
+    assert same_state(STATE, checkpoint.load(tmp_path / "checkpoint"))
 
 
 @settings(max_examples=25)
@@ -65,47 +47,31 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
         hnp.array_shapes(min_side=0),
     )
 )
-def test_any_array_comes_back(tmp_path_factory, array):
+def test_any_array_is_loaded_as_saved(tmp_path_factory, array):
     folder = tmp_path_factory.mktemp("arrays") / "checkpoint"
-    state = {
-        "array": array,
-        "tensor": torch.from_numpy(array.copy()),
-        "turned": torch.from_numpy(array.copy()).T if array.ndim == 2 else 0,
-    }
+    tensor = torch.from_numpy(array.copy())
+    transposed = tensor.T if array.ndim == 2 else 0
+    state = {"array": array, "tensor": tensor, "transposed": transposed}
     Checkpoints(folder).save(state)
-    assert same(state, checkpoint.load(folder))
+    assert same_state(state, checkpoint.load(folder))
 
 
-def test_tied_tensors_are_allowed(tmp_path):
-    tied = torch.rand(3)
-    Checkpoints(tmp_path / "checkpoint").save({"a": tied, "b": tied, "c": tied[:2]})
-    assert same({"a": tied, "b": tied, "c": tied[:2]}, checkpoint.load(tmp_path / "checkpoint"))
-
-
-def test_a_checkpoint_is_safetensors_and_json_and_nothing_else(tmp_path):
-    """Of a real run: no pickle anywhere, so loading one can never run code."""
-    run(tiny_config(), tmp_path)
-    files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
-    newest = tmp_path / "checkpoint" / "00000002"
-    assert {path.name for path in newest.iterdir()} == {
-        "state.json",
-        "tensors.safetensors",
-        "index.json",
-    }
+def test_checkpoint_of_a_run_consists_of_safetensors_and_json(trained):
+    """No pickle anywhere, so loading one can never run code."""
+    folder = trained(tiny_config()) / "checkpoint"
+    newest = folder / "00000002"
+    expected = {"state.json", "tensors.safetensors", "index.json"}
+    assert {path.name for path in newest.iterdir()} == expected
     tree = json.loads((newest / "state.json").read_text())
     assert {"learner", "agent_steps", "wall_seconds"} <= set(tree)
     with safe_open(newest / "tensors.safetensors", framework="pt") as file:
-        assert any("critic" in key for key in file.keys())  # noqa: SIM118 (it is no dict)
-        assert not any("frames" in key for key in file.keys()), "frames have files of their own"  # noqa: SIM118
-    assert {path.suffix for path in files} == {".json", ".safetensors"}
-    for path in files:
-        head = path.read_bytes()[:2]
-        assert head[:1] != b"\x80", "a pickle begins so"
-        assert head != b"PK", "a zip of torch.save begins so"
-
-
-def test_there_is_none_where_nothing_was_saved(tmp_path):
-    assert checkpoint.load(tmp_path / "checkpoint") is None
+        keys = [*file.keys()]
+    assert any("critic" in key for key in keys)
+    assert not any("frames" in key for key in keys), "frames have files of their own"
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        assert path.suffix in (".json", ".safetensors")
+        # the first bytes of a pickle and of a zip file
+        assert not path.read_bytes().startswith((b"\x80", b"PK"))
 
 
 def names(folder):
@@ -113,22 +79,18 @@ def names(folder):
 
 
 @pytest.mark.parametrize("one_object", [True, False])
-def test_the_last_two_are_kept_and_nothing_beside_them(tmp_path, one_object):
+def test_only_the_last_two_checkpoints_are_kept(tmp_path, one_object):
     folder = tmp_path / "checkpoint"
     store = Checkpoints(folder)
     for number in range(1, 5):
-        (store if one_object else Checkpoints(folder)).save(
-            {"number": number, "t": torch.full((2,), number)}
-        )
+        (store if one_object else Checkpoints(folder)).save({"number": number, "t": torch.ones(2)})
         assert checkpoint.load(folder)["number"] == number
-        assert names(folder) == [
-            f"{serial:08d}" for serial in range(max(1, number - 1), number + 1)
-        ]
-        assert names(tmp_path) == ["checkpoint"]
+        expected = [f"{serial:08d}" for serial in (number - 1, number) if serial]
+        assert (names(folder), names(tmp_path)) == (expected, ["checkpoint"])
 
 
-class Executioner:
-    """Counts the operations on files and kills the process, so to speak, before number `doomed`."""
+class KilledSaves:
+    """Counts the operations on files, and kills the process before the operation `killed_at`."""
 
     OPERATIONS = (
         (os, "rename"),
@@ -140,117 +102,109 @@ class Executioner:
     )
 
     def __init__(self, monkeypatch):
-        self.count, self.doomed = 0, None
+        self.count, self.killed_at = 0, None
         for module, name in self.OPERATIONS:
-            monkeypatch.setattr(module, name, self._watched(getattr(module, name)))
+            monkeypatch.setattr(module, name, self._counted(getattr(module, name)))
 
-    def _watched(self, original):
+    def _counted(self, original):
         def operation(*args, **kwargs):
-            if self.count == self.doomed:
+            if self.count == self.killed_at:
                 raise Killed
             self.count += 1
             return original(*args, **kwargs)
 
         return operation
 
-    def save(self, folder, number, doomed):
-        """Whether the save came through."""
-        self.count, self.doomed = 0, doomed
+    def save(self, folder, number, killed_at=None):
+        """Returns whether the save was completed."""
+        self.count, self.killed_at = 0, killed_at
         try:
-            Checkpoints(folder).save(state_number(number))
+            Checkpoints(folder).save(numbered_state(number))
         except Killed:
             return False
         finally:
-            self.doomed = None
+            self.killed_at = None
         return True
 
 
-def state_number(number):
-    """As of a run: a ring of three frames that has seen `number` of them, and something beside
-    it."""
+def numbered_state(number):
+    """A ring buffer of three frames into which `number` were written, and something else."""
     frames = torch.zeros(min(number, 3), 1, 2, 2, dtype=torch.uint8)
     for n in range(number):
         frames[n % 3] = n + 1
-    return {
-        "number": number,
-        "t": torch.full((3,), number),
-        "learner": {"replay": {"frames": frames, "written": number}},
-    }
+    replay = {"frames": frames, "written": number}
+    return {"number": number, "t": torch.full((3,), number), "learner": {"replay": replay}}
 
 
 def number_in(folder):
     state = checkpoint.load(folder)
-    assert same(state, state_number(state["number"])), "half of one, half of another"
+    assert same_state(state, numbered_state(state["number"])), "parts of two states"
     return state["number"]
 
 
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_one(tmp_path, monkeypatch):
-    """Once, and once more in the save after it: at every pair of moments a whole checkpoint is
-    found."""
-    executioner = Executioner(monkeypatch)
+@pytest.mark.quick("4")
+@pytest.mark.parametrize("every", [1, 4])
+def test_kill_at_any_moment_leaves_the_old_or_the_new_checkpoint(tmp_path, monkeypatch, every):
+    """In one save, and again in the save after it: at every pair of moments, or at every fourth."""
+    saves = KilledSaves(monkeypatch)
     (tmp_path / "count").mkdir()
-    executioner.save(tmp_path / "count" / "checkpoint", 0, None)
-    executioner.save(tmp_path / "count" / "checkpoint", 0, None)
-    moments = executioner.count
+    for _ in range(2):
+        saves.save(tmp_path / "count" / "checkpoint", 0)
+    moments = saves.count
     assert moments >= 6
     for first in range(moments + 1):
-        for second in range(moments + 1):
+        for second in range(first % every, moments + 1, every):
             folder = tmp_path / f"{first}-{second}" / "checkpoint"
             folder.parent.mkdir()
-            executioner.save(folder, 1, None)
-            executioner.save(folder, 2, first)
+            saves.save(folder, 1)
+            saves.save(folder, 2, first)
             found = number_in(folder)
             assert found in (1, 2)
-            executioner.save(folder, 3, second)
+            saves.save(folder, 3, second)
             assert number_in(folder) in (found, 3), f"killed at {first}, then at {second}"
-            assert executioner.save(folder, 4, None)
+            assert saves.save(folder, 4)
             assert number_in(folder) == 4
             assert len([name for name in names(folder) if name != "frames"]) == 2
             assert names(folder.parent) == ["checkpoint"]
 
 
-def test_a_failed_save_raises_and_keeps_the_old_one(tmp_path):
-    Checkpoints(tmp_path / "checkpoint").save(state_number(1))
+def test_failed_save_raises_and_leaves_only_the_old_checkpoint(tmp_path):
+    Checkpoints(tmp_path / "checkpoint").save(numbered_state(1))
     with pytest.raises(TypeError):
-        Checkpoints(tmp_path / "checkpoint").save(state_number(2) | {"t": object()})
+        Checkpoints(tmp_path / "checkpoint").save(numbered_state(2) | {"t": object()})
     assert number_in(tmp_path / "checkpoint") == 1
     assert names(tmp_path / "checkpoint") == ["00000001", "frames"]
-    assert len(names(tmp_path / "checkpoint" / "frames")) == 1, (
-        "on a full disk what was begun would be in the way"
-    )
+    assert len(names(tmp_path / "checkpoint" / "frames")) == 1, "the disk may be full"
 
 
-# --- replay's frames
-# -----------------------------------------------------------------------------------------------------
+# --- the frames of a replay
 
 
 class Ring:
-    """What Replay does to its frames, and no more."""
+    """The ring buffer of a replay."""
 
     def __init__(self, slots):
         self.frames, self.written = torch.zeros(slots, 1, 3, 3, dtype=torch.uint8), 0
 
     def add(self, count, random):
         for _ in range(count):
-            self.frames[self.written % len(self.frames)] = torch.from_numpy(
-                random.integers(0, 256, (1, 3, 3), dtype=np.uint8)
-            )
+            frame = random.integers(0, 256, (1, 3, 3), dtype=np.uint8)
+            self.frames[self.written % len(self.frames)] = torch.from_numpy(frame)
             self.written += 1
 
     def state(self):
-        return {
-            "learner": {"replay": {"frames": self.frames[: self.written], "written": self.written}}
-        }
+        frames = self.frames[: self.written].clone()
+        return {"learner": {"replay": {"frames": frames, "written": self.written}}}
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(
     slots=st.integers(1, 12),
     additions=st.lists(st.integers(0, 30), min_size=1, max_size=8),
     restarts=st.integers(0, 255),
     chunk_frames=st.integers(1, 6),
 )
-def test_any_ring_comes_back_from_its_chunks(
+def test_any_ring_is_loaded_from_its_chunks_as_saved(
     tmp_path_factory, slots, additions, restarts, chunk_frames
 ):
     """Whatever is added between the checkpoints, and with a new process after any of them."""
@@ -260,47 +214,34 @@ def test_any_ring_comes_back_from_its_chunks(
         patch.setattr(replay_chunks, "CHUNK_FRAMES", chunk_frames)
         for turn, count in enumerate(additions):
             before = ring.state()
-            before["learner"]["replay"]["frames"] = before["learner"]["replay"]["frames"].clone()
             ring.add(count, random)
             store.save(ring.state())
-            assert same(checkpoint.load(folder), ring.state())
-            if turn:
-                older = sorted(folder.glob("0*"))[0]
-                shutil.copytree(
-                    folder,
-                    folder.with_name(f"older{turn}"),
-                    ignore=lambda _, all_, older=older: {
-                        name for name in all_ if name[0] == "0" and name != older.name
-                    },
-                )
-                assert same(checkpoint.load(folder.with_name(f"older{turn}")), before), (
-                    "the one before needs its frames, too"
-                )
+            assert same_state(checkpoint.load(folder), ring.state())
+            if turn:  # the one before needs its frames too
+                copy = shutil.copytree(folder, folder.with_name(f"older{turn}"))
+                shutil.rmtree(sorted(copy.glob("0*"))[1])
+                assert same_state(checkpoint.load(copy), before)
             if restarts >> turn & 1:
                 store = Checkpoints(folder)
                 store.load()
 
 
-def test_a_frame_is_written_once(tmp_path):
+def test_frame_is_written_once(tmp_path):
     folder, ring, random = tmp_path / "checkpoint", Ring(50), np.random.default_rng(0)
-    store, seen = Checkpoints(folder), {}
+    store, written_at = Checkpoints(folder), {}
     for _ in range(12):
         ring.add(10, random)
         store.save(ring.state())
         for path in (folder / "frames").iterdir():
-            assert seen.setdefault(path.name, path.stat().st_mtime_ns) == path.stat().st_mtime_ns, (
-                "written again"
-            )
+            now = path.stat().st_mtime_ns
+            assert written_at.setdefault(path.name, now) == now
             assert len(load_file(path)["frames"]) == 10, "the new ones alone"
-        assert len(names(folder / "frames")) <= 6, (
-            "what no checkpoint needs is gone: 50 slots and one save more"
-        )
-    assert len(seen) == 12
+        assert len(names(folder / "frames")) <= 6, "50 slots, and the checkpoint before"
+    assert len(written_at) == 12
 
 
-def test_a_larger_ring_that_renumbers_its_frames_is_written_anew(tmp_path):
-    """A run that goes on with a larger budget: the full ring is cut open, so old files name other
-    frames."""
+def test_larger_ring_that_renumbers_its_frames_is_written_again(tmp_path):
+    """A run that goes on with a larger budget: the files of the full ring have other numbers."""
     folder, random = tmp_path / "checkpoint", np.random.default_rng(0)
     old, new = Ring(5), Ring(20)
     old.add(7, random)
@@ -309,10 +250,10 @@ def test_a_larger_ring_that_renumbers_its_frames_is_written_anew(tmp_path):
     new.frames[:5], new.written = old.frames.roll(-2, 0), 5
     new.add(4, random)  # 9 frames by its count, more than the 7 of the old one
     store.save(new.state())
-    assert same(checkpoint.load(folder), new.state())
+    assert same_state(checkpoint.load(folder), new.state())
 
 
-def test_nothing_without_checksums_is_ever_read(tmp_path):
+def test_files_without_checksums_are_not_read(tmp_path):
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     save_file({"/t": torch.ones(3)}, folder / "tensors.safetensors")

@@ -1,5 +1,4 @@
-"""`--no-keep-replay`: a finished run leaves its agent and its tables on disk, not what it learned
-from."""
+"""`--no-keep-replay`: a finished run leaves its agent and its tables on disk, not its replay."""
 
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ def frames_on_disk(folder):
 
 @pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", CONFIGS)
-def test_it_learns_the_same_and_leaves_no_frames(tmp_path, trained, base):
+def test_run_without_kept_replay_learns_the_same_and_leaves_no_frames(tmp_path, trained, base):
     config = CONFIGS[base]
     kept = trained(config)
     left_out = train(config, tmp_path / "left-out", "--no-keep-replay")
@@ -40,16 +39,16 @@ def test_it_learns_the_same_and_leaves_no_frames(tmp_path, trained, base):
     assert tables(left_out) == tables(kept)
     one, other = (checkpoint.load(run / "checkpoint", frames=False) for run in (left_out, kept))
     assert one.pop("replay_kept") is False
-    assert one.keys() == other.keys(), "where replay is kept, nothing is said of it"
+    assert one.keys() == other.keys(), "the field is there only where replay is not kept"
     # the agent is there
     assert cclf("evaluate", left_out, "--episodes", 1)[0] == 0
 
 
-def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(
+def test_killed_run_keeps_its_replay_and_ends_as_an_uninterrupted_one(
     tmp_path, trained, monkeypatch
 ):
     config = CONFIGS["sac"]
-    undisturbed = trained(config)
+    uninterrupted = trained(config)
     with monkeypatch.context() as patch:
         step = loop.TrainingRun._step_learner
 
@@ -63,18 +62,18 @@ def test_a_run_that_is_killed_keeps_all_and_ends_as_if_nothing_had_been(
             train(config, tmp_path / "killed", "--no-keep-replay")
     folder = tmp_path / "killed" / config.run_name()
     assert frames_on_disk(folder), "the checkpoint of step 30 is one to go on from"
-    assert tables(train(config, tmp_path / "killed", "--no-keep-replay")) == tables(undisturbed)
+    assert tables(train(config, tmp_path / "killed", "--no-keep-replay")) == tables(uninterrupted)
     assert not frames_on_disk(folder)
 
 
 @pytest.mark.quick("seeds0-1")
 @pytest.mark.parametrize(("seeds", "not_kept"), [((1,), 1), ((1, 2), 0)])
-def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, seeds, not_kept):
-    """It is under way beside others, and the checkpoint of its beginning has no frames."""
+def test_kill_in_the_last_evaluation_repeats_only_that(tmp_path, monkeypatch, seeds, not_kept):
+    """Training has ended, and the checkpoint of its start has no frames."""
     config = CONFIGS["rainbow"]
     monkeypatch.setattr(RainbowAlgorithm, "evaluates_asynchronously", lambda *_: True)
     words = ("--no-keep-replay", *(("--with-seeds", *seeds[1:]) if len(seeds) > 1 else ()))
-    undisturbed = train(config, tmp_path / "undisturbed", *words)
+    uninterrupted = train(config, tmp_path / "uninterrupted", *words)
 
     def kill(counters, *rest):
         if counters.env_steps == 36:
@@ -88,22 +87,22 @@ def test_a_kill_in_the_last_evaluation_costs_that_alone(tmp_path, monkeypatch, s
             train(config, tmp_path / "killed", *words)
     folder = tmp_path / "killed" / config.run_name()
     assert rows(folder / "eval.csv")[-1]["env_steps"] == "24"
-    # Also by a command that would keep it: what is gone is gone, and no zeros stand for it.
+    # Also by a command that would keep it: the frames are lost, and zeros do not replace them.
     train(config, tmp_path / "killed", *words[not_kept:])
     for seed in seeds:
         own = replace(config, seed=seed).run_name()
-        assert tables(tmp_path / "killed" / own) == tables(tmp_path / "undisturbed" / own)
+        assert tables(tmp_path / "killed" / own) == tables(tmp_path / "uninterrupted" / own)
         saved = checkpoint.load(tmp_path / "killed" / own / "checkpoint", frames=False)
         assert saved["replay_kept"] is False
         assert not frames_on_disk(tmp_path / "killed" / own)
     assert rows(folder / "final.csv", "wall_seconds") == rows(
-        undisturbed / "final.csv", "wall_seconds"
+        uninterrupted / "final.csv", "wall_seconds"
     )
 
 
 @pytest.mark.quick("sac")
 @pytest.mark.parametrize("base", CONFIGS)
-def test_what_needs_the_replay_is_refused(tmp_path, base):
+def test_larger_budget_and_inspection_are_refused(tmp_path, base):
     config = CONFIGS[base]
     folder = train(config, tmp_path, "--no-keep-replay")
     before = contents(folder)
@@ -116,6 +115,6 @@ def test_what_needs_the_replay_is_refused(tmp_path, base):
     assert contents(folder).keys() == before.keys()
 
 
-def test_it_is_refused_where_there_is_no_replay():
+def test_option_is_refused_without_a_replay():
     result = cclf("train", "minigrid/Empty-16x16", "--no-keep-replay", "--dry-run")
     assert_refused(result, "keep_replay=False conflicts with a2c, which has no replay")

@@ -1,4 +1,4 @@
-"""Evaluation: what it shows the policy, what it adds up, and that training never feels it."""
+"""Evaluation: the observations of the policy, the returns, and that training is not affected."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 from cclf.algorithms.registry import make_learner
 from cclf.storage import checkpoint
 from cclf.training.evaluation import (
-    Evaluation,
     evaluate,
     evaluate_vector,
     wait_for_evaluation,
@@ -63,10 +62,11 @@ class Watcher:
         return observation[:, -1, 0, 0].float()[:, None]
 
 
-def test_evaluate_plays_one_episode_per_seed_and_sums_its_rewards():
+@pytest.mark.parametrize("record", [False, True])
+def test_evaluate_plays_one_episode_per_seed_and_records_the_first(record):
     env, policy = Clock(), Watcher()
     result = wait_for_evaluation(
-        evaluate(LocalPool([env]), policy, [10, 21, 32], frame_stack=3, device=CPU)
+        evaluate(LocalPool([env]), policy, [10, 21, 32], 3, device=CPU, record=record)
     )
     assert policy.seen == [
         *([10, 10, 10], [10, 10, 11], [10, 11, 12]),  # 10 % 3 + 2 = 3 steps, terminated
@@ -77,14 +77,8 @@ def test_evaluate_plays_one_episode_per_seed_and_sums_its_rewards():
     assert result.returns == [6.0, 3.0, 10.0]
     assert result.mean == pytest.approx(19 / 3)
     assert result.std == pytest.approx(np.std([6, 3, 10]))
-    assert (result.pictures, env.pictures) == ([], 0)
-
-
-def test_only_the_first_episode_is_recorded():
-    result = wait_for_evaluation(
-        evaluate(LocalPool([Clock()]), Watcher(), [10, 21], frame_stack=3, device=CPU, record=True)
-    )
-    assert [picture[0, 0, 0] for picture in result.pictures] == [10, 11, 12]
+    assert [picture[0, 0, 0] for picture in result.pictures] == ([10, 11, 12] if record else [])
+    assert env.pictures == len(result.pictures)
 
 
 class Worlds:
@@ -161,10 +155,6 @@ def test_truncated_video_is_not_complete(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["episode.mp4"]
 
 
-def test_mean_and_standard_deviation_of_one_episode():
-    assert (Evaluation([4.0], []).mean, Evaluation([4.0], []).std) == (4.0, 0.0)
-
-
 CHANGES = {
     "schedule": {"eval_every_env_steps": 7},
     "never before the end": {"eval_every_env_steps": 10_000},
@@ -208,19 +198,17 @@ def test_evaluation_at_a_step_does_not_depend_on_the_schedule(plain, tmp_path):
 
 
 def test_repeated_evaluation_has_the_same_returns_and_changes_nothing(tmp_path):
-
     training, learner, agent = make_training(tiny_config(), tmp_path, CPU)
-    before = learner.state_dict()
-    before = {key: value for key, value in before.items() if key != "env"}
-    first, second = (
-        wait_for_evaluation(training.evaluate(30, False)),
-        wait_for_evaluation(training.evaluate(30, False)),
-    )
-    assert first.returns == second.returns
-    assert wait_for_evaluation(training.evaluate(60, False)).returns != first.returns
-    after = {key: value for key, value in learner.state_dict().items() if key != "env"}
-    assert differing(before, after) == []
-    assert learner.env.state_dict() == make_learner(tiny_config(), CPU).env.state_dict(), (
-        "the training environment rests"
-    )
+
+    def state():
+        return {key: value for key, value in learner.state_dict().items() if key != "env"}
+
+    def returns_at(env_steps):
+        return wait_for_evaluation(training.evaluate(env_steps, False)).returns
+
+    before = state()
+    assert returns_at(30) == returns_at(30) != returns_at(60)
+    assert differing(before, state()) == []
+    fresh = make_learner(tiny_config(), CPU).env.state_dict()
+    assert learner.env.state_dict() == fresh, "the training environment is not used"
     agent.close()

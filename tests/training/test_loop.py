@@ -18,7 +18,6 @@ from tiny_runs import (
     CPU,
     StopAt,
     differing,
-    make_training,
     rows,
     run,
     start,
@@ -30,35 +29,22 @@ from tiny_runs import (
 @pytest.mark.quick("3")
 @pytest.mark.parametrize("repeat", [1, 2, 3])
 def test_step_counters_agree_in_every_row(tmp_path, repeat):
-    config = tiny_config(
-        env={"action_repeat": repeat},
-        env_steps=61 * repeat,
-        eval_every_env_steps=20,
-        eval_episodes=1,
-    )
+    often = {"eval_every_env_steps": 20, "eval_episodes": 1}
+    config = tiny_config(env={"action_repeat": repeat}, env_steps=61 * repeat, **often)
     learner, finished = run(config, tmp_path)
     assert finished
     train, evaluation = tables(tmp_path)
     for row in (*train, *evaluation):
-        env_steps, agent_steps, updates = (
-            int(row[name]) for name in ("env_steps", "agent_steps", "updates")
-        )
+        names = ("env_steps", "agent_steps", "updates")
+        env_steps, agent_steps, updates = (int(row[name]) for name in names)
         assert env_steps == agent_steps * repeat
-        assert updates == max(0, agent_steps - 20), (
-            "one update per agent step after the warm-up of 20"
-        )
+        assert updates == max(0, agent_steps - 20), "one per agent step after the warm-up of 20"
     assert [int(row["agent_steps"]) for row in train] == list(range(10, 61, 10))
-    crossings = [
-        step
-        for step in range(repeat, 61 * repeat + 1, repeat)
-        if step // 20 != (step - repeat) // 20
-    ]
+    steps = range(repeat, 61 * repeat + 1, repeat)
+    crossings = [step for step in steps if step // 20 != (step - repeat) // 20]
     assert [int(row["env_steps"]) for row in evaluation] == sorted({*crossings, 61 * repeat})
-    assert (
-        (learner.agent_steps, learner.updates)
-        == (61, 41)
-        == (config.planned_agent_steps, config.planned_updates)
-    )
+    assert (learner.agent_steps, learner.updates) == (61, 41)
+    assert (config.planned_agent_steps, config.planned_updates) == (61, 41)
 
 
 def test_metric_that_is_not_declared_is_an_error_at_the_first_update(tmp_path):
@@ -105,23 +91,19 @@ class Scripted:
     metric_names = ("step_number",)
 
     def __init__(self, stride):
-        self.stride, self.updates, self.asked = stride, 0, []
+        self.stride, self.updates, self.env_steps = stride, 0, []
 
     def step(self, env_steps):
-        self.asked.append(env_steps)
+        self.env_steps.append(env_steps)
         self.updates += 1
-        return StepResult(
-            self.stride, {"step_number": torch.tensor(float(self.updates))}, [float(env_steps)]
-        )
+        metrics = {"step_number": torch.tensor(float(self.updates))}
+        return StepResult(self.stride, metrics, [float(env_steps)])
 
     def replay_metrics(self):
         return {}
 
     def state_dict(self):
         return {"updates": self.updates}
-
-    def load_state_dict(self, state):
-        self.updates = state["updates"]
 
 
 def mean(*_):
@@ -150,7 +132,7 @@ def test_long_steps_are_logged_and_evaluated_when_a_multiple_is_crossed(tmp_path
     start(config, training, stop)
     assert not train_loop([training], stop)
     assert training.finished
-    assert learner.asked == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
+    assert learner.env_steps == [0, 32, 64, 96], "t of Eq. (9) counts environment steps"
     assert evaluated == [(64, False), (128, True)], "only the last evaluation is recorded"
     train = rows(tmp_path / "train.csv")
     assert [(row["agent_steps"], row["step_number"], row["episode_return"]) for row in train] == [
@@ -161,15 +143,10 @@ def test_long_steps_are_logged_and_evaluated_when_a_multiple_is_crossed(tmp_path
 
 def run_with_stops(config, folder, stops):
     for stop in stops:
-        _, finished = run(config, folder, stop_at=stop)
-        assert not finished
+        assert not run(config, folder, stop_at=stop)[1]
     learner, finished = run(config, folder)
     assert finished
     return learner
-
-
-def uninterrupted_and_stopped(config, folder, stops):
-    return run(config, folder / "whole")[0], run_with_stops(config, folder / "parts", stops)
 
 
 @pytest.fixture(scope="module")
@@ -192,52 +169,48 @@ def test_resume_after_a_stop_at_any_step_is_bitwise_equal(uninterrupted, tmp_pat
     assert tables(tmp_path) == uninterrupted[1]
 
 
-@pytest.mark.quick("cclf-shuffled")
-@pytest.mark.parametrize("method", ["drq", "curl", "select", "cclf-shuffled"])
-def test_other_methods_resume_exactly(tmp_path, method):
-    config = tiny_config(method=method, env_steps=45)
-    whole, parts = uninterrupted_and_stopped(config, tmp_path, [33])
-    assert differing(whole.state_dict(), parts.state_dict()) == []
-    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
+SHORT = {"env_steps": 45}
+MINIGRID = {"env_steps": 320, "eval_every_env_steps": 160}
+DMC = {"env_steps": 120, "eval_every_env_steps": 10_000, "eval_episodes": 1}
+RESUMED = {
+    **{method: ("toy/reach-1d", method, [33], SHORT) for method in ("drq", "curl", "select")},
+    "cclf-shuffled": ("toy/reach-1d", "cclf-shuffled", [33], SHORT),
+    "full replay": (
+        *("toy/reach-1d", "cclf", [21, 43, 65]),
+        {
+            "env": {"frame_stack": 3},
+            "algorithm": {"replay_capacity_transitions": 15},
+            "env_steps": 80,
+        },
+    ),
+    "dmc": (
+        *("dmc/reacher-easy", "cclf", [68, 100]),
+        {"env": {"frame_pixels": 32, "crop_pixels": 28}, **DMC},
+    ),
+    **{
+        method: ("minigrid/Empty-16x16", method, [48, 160, 200], MINIGRID)
+        for method in ("a2c", "re3+cclf", "a2c+rnd", "cclf+forward-shuffled")
+    },
+}
 
 
-def test_wrapped_replay_resumes_exactly(tmp_path):
-    config = tiny_config(
-        env={"frame_stack": 3}, algorithm={"replay_capacity_transitions": 15}, env_steps=80
-    )
-    whole, parts = uninterrupted_and_stopped(config, tmp_path, [21, 43, 65])
-    assert whole.replay.written > 3 * whole.replay.slots
-    assert differing(whole.state_dict(), parts.state_dict()) == []
-
-
-@pytest.mark.slow("envs/test_dmc.py::test_save_and_restore_mid_episode_gives_the_same_future")
-def test_deepmind_control_resumes_exactly(tmp_path):
-    pytest.importorskip("dm_control")
-    env = {"frame_pixels": 32, "crop_pixels": 28}
-    config = tiny_config(
-        "dmc/reacher-easy", env=env, env_steps=4 * 30, eval_every_env_steps=10_000, eval_episodes=1
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent, "evaluate", mean)  # it would render 250 frames
-        whole, parts = uninterrupted_and_stopped(config, tmp_path, [4 * 17, 4 * 25])
-    assert differing(whole.state_dict(), parts.state_dict()) == []
-    assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
-
-
-@pytest.mark.quick("re3+cclf", "a2c+rnd")
-@pytest.mark.parametrize(
-    "method", ["a2c", "re3+cclf", "cclf-shuffled", "a2c+rnd", "cclf+forward-shuffled"]
-)
-def test_minigrid_resumes_exactly(tmp_path, method):
-    pytest.importorskip("minigrid")
-    config = tiny_config("minigrid/Empty-16x16", method, env_steps=320, eval_every_env_steps=160)
-    whole, parts = uninterrupted_and_stopped(config, tmp_path, [48, 160, 200])
+@pytest.mark.quick("cclf-shuffled", "full replay", "re3+cclf")
+@pytest.mark.parametrize("name", RESUMED)
+def test_other_runs_resume_exactly(tmp_path, monkeypatch, name):
+    task, method, stops, options = RESUMED[name]
+    if name == "dmc":
+        monkeypatch.setattr(agent, "evaluate", mean)  # it would render 250 frames
+    config = tiny_config(task, method, **options)
+    whole = run(config, tmp_path / "whole")[0]
+    parts = run_with_stops(config, tmp_path / "parts", stops)
+    if name == "full replay":
+        assert whole.replay.written > 3 * whole.replay.slots
     assert differing(whole.state_dict(), parts.state_dict()) == []
     assert tables(tmp_path / "whole") == tables(tmp_path / "parts")
 
 
 class Unsaved:
-    """A toy without state, like most environments of Gymnasium."""
+    """The toy environment without a state, like most environments of Gymnasium."""
 
     def __init__(self, env):
         self.env, self.spec, self.resets = env, env.spec, 0
@@ -308,50 +281,6 @@ def test_evaluation_between_steps_has_the_same_results(uninterrupted, tmp_path, 
     assert sum(during_evaluation) > 20, "training went on during the evaluations"
     assert tables(tmp_path) == uninterrupted[1]
     assert differing(between.state_dict(), uninterrupted[0]) == []
-
-
-def together(configs, folder, stop, spoil=None):
-    """Train several runs, each in `folder/<seed>`. Returns the indices of failed runs and the
-    learners."""
-    runs, learners = [], []
-    for config in configs:
-        own = folder / str(config.seed)
-        own.mkdir(parents=True, exist_ok=True)
-        training, learner, _ = make_training(config, own, CPU)
-        training.resume()
-        start(config, training, stop)
-        runs.append(training)
-        learners.append(learner)
-    if spoil is not None:
-        learners[spoil].algorithm.critic.q1[0].weight.data.fill_(float("nan"))
-    failed = train_loop(runs, stop)
-    for run_ in runs:
-        run_.log.close()
-    return {runs.index(run_) for run_ in failed}, learners
-
-
-def test_interleaved_runs_equal_separate_runs(tmp_path):
-    # the second goes on alone at the end
-    configs = [tiny_config(seed=1, env_steps=40), tiny_config(seed=2, env_steps=55)]
-    # stopped in between, and taken up again
-    _, joint = together(configs, tmp_path / "joint", StopAt(33))
-    failed, joint = together(configs, tmp_path / "joint", StopAt())
-    assert not failed
-    for config, learner in zip(configs, joint, strict=True):
-        alone, _ = run(config, tmp_path / "alone" / str(config.seed))
-        assert differing(alone.state_dict(), learner.state_dict()) == []
-        assert tables(tmp_path / "alone" / str(config.seed)) == tables(
-            tmp_path / "joint" / str(config.seed)
-        )
-
-
-def test_diverged_run_ends_and_the_other_continues(tmp_path):
-    failed, learners = together(
-        [tiny_config(seed=1), tiny_config(seed=2)], tmp_path, StopAt(), spoil=0
-    )
-    assert failed == {0}
-    assert learners[0].agent_steps < 60 == learners[1].agent_steps
-    assert (tmp_path / "1" / "failure").exists()
 
 
 def test_final_evaluations_of_several_runs_overlap(tmp_path):

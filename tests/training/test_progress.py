@@ -121,7 +121,7 @@ def test_live_bar_fits_in_80_columns(total, clock, monkeypatch):
     assert "train -123,457" in bars[-1]
 
 
-def test_final_bar_shows_final_counts(clock, monkeypatch):
+def test_last_bar_of_a_finished_and_of_a_stopped_run_shows_its_counts(clock, monkeypatch):
     terminal = terminal_of_80_columns(monkeypatch)
     progress = Progress(1_000, 0, 0, clock=clock)
     advance(progress, clock, 60, 0, 999)
@@ -133,14 +133,10 @@ def test_final_bar_shows_final_counts(clock, monkeypatch):
     assert "1,000/1,000  eval 12.5" in drawn(terminal)[-2]
     assert drawn(terminal)[-1] == "below"
     assert [line for line in drawn(terminal) if "took 00:01:00" in line]
-
-
-def test_bar_of_a_stopped_run_shows_its_counts(clock, monkeypatch):
-    terminal = terminal_of_80_columns(monkeypatch)
-    progress = Progress(1_000, 100, 100, clock=clock)
-    advance(progress, clock, 60, 100, 400)
+    stopped = Progress(1_000, 100, 100, clock=clock)
+    advance(stopped, clock, 60, 100, 400)
     clock.seconds += 0.01
-    progress.step(401, 401)
-    progress.close()
+    stopped.step(401, 401)
+    stopped.close()
     assert "401/1,000" in drawn(terminal)[-1]
     assert "0:0" in drawn(terminal)[-1], "the time left"

@@ -4,22 +4,11 @@ import itertools
 import threading
 
 import numpy as np
-import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cclf.algorithms.registry import make_learner
 from cclf.training.seeding import STREAMS, Generators, derive, seeded_weights
 from tiny_runs import CPU, differing, run, tables, tiny_config
-
-words = st.one_of(st.integers(0, 2**40), st.text(max_size=8))
-
-
-@given(seed=st.integers(0, 2**63), path=st.lists(words, max_size=4))
-def test_derive_is_a_function_into_63_bits(seed, path):
-    assert derive(seed, *path) == derive(seed, *path)
-    assert 0 <= derive(seed, *path) < 2**63
 
 
 def test_derived_seeds_differ():
@@ -32,6 +21,7 @@ def test_derived_seeds_differ():
     ]
     seeds = [derive(seed, *path) for seed in range(20) for path in paths]
     assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_derived_seeds_are_pinned():
@@ -66,14 +56,12 @@ def test_streams_are_reproducible_independent_and_saved():
         assert torch.equal(draw(ours, name), draw(other, name))
 
 
-@pytest.mark.quick("cclf")
-@pytest.mark.parametrize("method", ["cclf", "drq", "sac-pixel"])
-def test_runs_with_the_same_seed_are_equal_whatever_the_global_random_state(tmp_path, method):
+def test_runs_with_the_same_seed_are_equal_whatever_the_global_random_state(tmp_path):
     states = []
     for seed, name in enumerate("ab"):
         torch.manual_seed(seed)
         np.random.seed(seed)
-        states.append(run(tiny_config(method=method), tmp_path / name)[0].state_dict())
+        states.append(run(tiny_config(), tmp_path / name)[0].state_dict())
     assert differing(*states) == []
     assert tables(tmp_path / "a") == tables(tmp_path / "b")
 
@@ -126,39 +114,32 @@ def test_a_draw_takes_its_numbers_from_the_streams_of_their_names():
         assert torch.equal(ours, theirs)
 
 
-def test_actions_after_the_warm_up_depend_on_the_seed(tmp_path):
-    configs = [tiny_config(seed=seed, env_steps=45, eval_episodes=1) for seed in (1, 2)]
-    learners = [run(config, tmp_path / str(config.seed))[0] for config in configs]
-    taken = [learner.replay.actions[26:45] for learner in learners]  # slot 25 ends an episode
-    assert not torch.isclose(*taken).any()
-
-
 def test_seeded_weights_in_two_threads_equal_those_of_one():
-    def draw(seed, meanwhile=lambda: None):
+    def sample(seed, meanwhile=lambda: None):
         with seeded_weights(seed):
             first = torch.rand(4)
             meanwhile()
             return torch.cat([first, torch.rand(4)])
 
-    expected = draw(1), draw(2)
-    began, inside, over, drawn = *(threading.Event() for _ in range(3)), []
+    expected = sample(1), sample(2)
+    began, inside, ended, sampled = *(threading.Event() for _ in range(3)), []
 
     def stay():
         inside.set()
-        over.wait(10)
+        ended.wait(10)
 
     def other():
         began.wait(10)
-        drawn.append(draw(2, stay))
+        sampled.append(sample(2, stay))
 
-    def let_the_other_draw():
+    def let_the_other_sample():
         began.set()
-        inside.wait(0.3)  # in vain, since only one thread at a time draws
+        inside.wait(0.3)  # times out, since only one thread at a time samples
 
     thread = threading.Thread(target=other)
     thread.start()
-    ours = draw(1, let_the_other_draw)
-    over.set()
+    ours = sample(1, let_the_other_sample)
+    ended.set()
     thread.join()
     assert torch.equal(ours, expected[0])
-    assert torch.equal(drawn[0], expected[1])
+    assert torch.equal(sampled[0], expected[1])

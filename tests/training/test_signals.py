@@ -12,7 +12,8 @@ from cclf.training.signals import SIGNALS, StopSignal
 
 @pytest.fixture
 def stop():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    # `install` leaves SIGHUP ignored if the process was started by nohup.
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     stop_signal = StopSignal()
     stop_signal.install()
     yield stop_signal
@@ -26,6 +27,13 @@ def test_two_simultaneous_signals_count_as_one(stop, number):
     os.kill(os.getpid(), number)
     os.kill(os.getpid(), number)
     assert stop.requested
+
+
+def test_ignored_hangup_stays_ignored(stop):
+    """`nohup cclf train ...` goes on when its terminal is closed."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop.install()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_second_signal_later_exits_at_once(stop, monkeypatch):

@@ -12,13 +12,13 @@ import torch
 
 import cclf
 from cclf.config import Config
-from cclf.training.torch_settings import default_settings
+from cclf.training.devices import default_settings
 from test_api import TINY, frames_of, same_end, train
 
 CONTEXTS = {
     "inference_mode": torch.inference_mode,
     "no_grad": torch.no_grad,
-    "device": lambda: torch.device("meta"),
+    "device context": lambda: torch.device("meta"),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
 }
 # getter, setter, a value other than the default, the default
@@ -84,37 +84,19 @@ def acted(folder: Path) -> tuple[bytes, list[float]]:
     return agent.act(frames_of(TINY, 1)[0]).tobytes(), agent.evaluate(1, seed=1).returns
 
 
-@pytest.mark.quick("inference_mode")
-@pytest.mark.parametrize("name", CONTEXTS)
-def test_contexts_of_pytorch_do_not_affect_a_run_or_an_agent(
-    name: str,
-    tmp_path: Path,
-    plain: cclf.Run,
-) -> None:
-    expected = acted(plain.folder)
-    with CONTEXTS[name]():
-        inside = (torch.is_grad_enabled(), torch.get_default_device())
-        run = train(TINY, tmp_path)
-        actions = acted(plain.folder)
-        assert (torch.is_grad_enabled(), torch.get_default_device()) == inside
-    assert same_end(run.folder, plain.folder)
-    assert actions == expected
-
-
-@pytest.mark.quick("dtype")
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.quick("inference_mode", "dtype")
+@pytest.mark.parametrize("name", [*CONTEXTS, *SWITCHES])
 def test_settings_of_the_program_do_not_affect_a_run_or_an_agent(
-    name: str,
-    tmp_path: Path,
-    plain: cclf.Run,
+    name: str, tmp_path: Path, plain: cclf.Run
 ) -> None:
+    of_context = (torch.is_grad_enabled, torch.get_default_device)
+    reads = SWITCHES[name][:1] if name in SWITCHES else of_context
     expected = acted(plain.folder)
-    read = SWITCHES[name][0]
-    with switched(name):
-        before = read()
+    with CONTEXTS[name]() if name in CONTEXTS else switched(name):
+        before = [read() for read in reads]
         run = train(TINY, tmp_path)
         actions = acted(plain.folder)
-        assert read() == before
+        assert [read() for read in reads] == before
     assert same_end(run.folder, plain.folder)
     assert actions == expected
 

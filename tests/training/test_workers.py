@@ -30,7 +30,7 @@ from cclf.types import Env
 from faulty_envs import Adder, Faulty
 from test_cli import cclf
 from test_reliability import signalled, train
-from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
 CONFIG = tiny_config(method="rad")
 SEEDS = [11, 22, 33]
@@ -69,7 +69,6 @@ def wait_until_gone(pids):
 
 
 # --- calls
-# ------------------------------------------------------------------------------------------------------------
 
 
 def test_workers_return_what_local_objects_return(pool_of):
@@ -125,55 +124,39 @@ def test_notify_calls_with_arguments_and_results_in_shared_memory(pool_of, place
         assert pool.wait([pool.submit(0, Adder.total)]) == [-4], "between notifications"
 
 
-@pytest.mark.quick("crash-ended with exit code 3")
+@pytest.mark.quick("crash", "raise")
 @pytest.mark.parametrize(
-    ("fault", "message"),
-    [("crash", "ended with exit code 3"), ("kill", "killed by signal 9"), ("hang", "(in hang")],
+    ("fault", "kind", "message"),
+    [
+        ("crash", WorkerLostError, "ended with exit code 3"),
+        ("kill", WorkerLostError, "killed by signal 9"),
+        ("hang", WorkerLostError, "(in hang"),
+        ("raise", WorkerError, "the environment raised RuntimeError: a joint broke"),
+    ],
+    ids=["crash", "kill", "hang", "raise"],
 )
-def test_worker_lost_during_notify_is_reported_as_for_any_call(pool_of, fault, message):
+def test_fault_during_notify_is_reported_as_for_any_call(pool_of, fault, kind, message):
     pool = pool_of(partial(Faulty, fault, "notify", at_call=2))
     pool.wait([pool.notify(0)])
-    with pytest.raises(WorkerLostError) as caught:
+    with pytest.raises(kind) as caught:
         pool.wait([pool.notify(0)])
     assert message in str(caught.value)
 
 
-def test_error_during_notify_is_raised_in_the_parent(pool_of):
-    pool = pool_of(partial(Faulty, "raise", "notify"))
-    with pytest.raises(WorkerError, match="the environment raised RuntimeError: a joint broke"):
-        pool.wait([pool.notify(0)])
-
-
-def test_environment_continues_from_the_state_of_another(pool_of):
-    pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2)
-    frame, state = pool.wait([pool.submit(0, Env.reset, 5), pool.submit(0, Env.state_dict)])
-    pool.wait([pool.submit(1, Env.load_state_dict, state)])
-    action = np.ones(1, np.float32)
-    first, second = pool.wait([pool.submit(env, Env.step, action) for env in (0, 1)])
-    np.testing.assert_equal(first, second)
-    assert not np.array_equal(first.frame, frame)
-
-
-def test_worker_does_not_import_torch(pool_of):
-    pool = pool_of(partial(Faulty, "none", "nowhere"))
-    (modules,) = pool.wait([pool.submit(0, Faulty.modules)])
+def test_worker_starts_at_its_first_call_and_does_not_import_torch(pool_of):
+    pool = pool_of(*[partial(Faulty, "none", "nowhere")] * 2)
+    (modules,) = pool.wait([pool.submit(1, Faulty.modules)])
     assert "numpy" in modules
     assert "torch" not in modules
-
-
-def test_worker_starts_at_its_first_call(pool_of):
-    pool = pool_of(*[partial(make_env, CONFIG, 1)] * 2)
-    pool.wait([pool.submit(1, Env.reset, 5)])
     assert [worker.process is None for worker in pool._workers] == [True, False]
 
 
 # --- evaluation
-# ------------------------------------------------------------------------------------------------------------
 
 
-def evaluated(pool, record=False):
-    policy = make_agent(CONFIG, CPU).policy
-    return wait_for_evaluation(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, CPU, record))
+def evaluated(pool, record=False, device=CPU):
+    policy, stack = make_agent(CONFIG, device).policy, CONFIG.env.frame_stack
+    return wait_for_evaluation(evaluate(pool, policy, SEEDS, stack, device, record))
 
 
 @pytest.fixture(scope="module")
@@ -193,13 +176,8 @@ def test_returns_do_not_depend_on_the_number_of_workers(pool_of, expected, worke
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [1, 3])
 def test_returns_on_a_gpu_do_not_depend_on_the_number_of_workers(pool_of, workers):
-    device = torch.device("cuda")
-    policy = make_agent(CONFIG, device).policy
     pools = LocalPool([make_env(CONFIG, 0)]), pool_of(*[partial(make_env, CONFIG, 0)] * workers)
-    here, there = (
-        wait_for_evaluation(evaluate(pool, policy, SEEDS, CONFIG.env.frame_stack, device))
-        for pool in pools
-    )
+    here, there = (evaluated(pool, device=torch.device("cuda")) for pool in pools)
     assert here.returns == there.returns
 
 
@@ -237,24 +215,15 @@ def test_num_eval_workers_by_device_and_option(
 
 
 # --- faults
-# ----------------------------------------------------------------------------------------------------------------
 
+NO_ANSWER = "did not answer within 1 seconds"
 LINES = {
-    ("crash", "step"): "worker 0 of toy/faulty ended with exit code 3: the driver said goodbye",
-    ("kill", "step"): "worker 0 of toy/faulty was killed by signal 9 (is memory short?)",
-    (
-        "hang",
-        "reset",
-    ): "worker 0 of toy/faulty did not answer within 1 seconds (in hang, faulty_envs.py:",
-    (
-        "hang",
-        "step",
-    ): "worker 0 of toy/faulty did not answer within 1 seconds (in hang, faulty_envs.py:",
-    (
-        "hang in driver",
-        "step",
-    ): "worker 0 of toy/faulty did not answer within 1 seconds (in hang_in_driver, faulty_envs.py:",
-    ("stop", "step"): "worker 0 of toy/faulty did not answer within 1 seconds",
+    ("crash", "step"): "ended with exit code 3: the driver said goodbye",
+    ("kill", "step"): "was killed by signal 9 (is memory short?)",
+    ("hang", "reset"): f"{NO_ANSWER} (in hang, faulty_envs.py:",
+    ("hang", "step"): f"{NO_ANSWER} (in hang, faulty_envs.py:",
+    ("hang in driver", "step"): f"{NO_ANSWER} (in hang_in_driver, faulty_envs.py:",
+    ("stop", "step"): NO_ANSWER,
 }
 
 
@@ -281,7 +250,7 @@ def test_episode_that_loses_its_worker_has_the_same_return(
     assert evaluated(pool).returns == expected.returns
     assert (tmp_path / "struck").exists()
     assert len(set(lines)) == 1
-    assert lines[0].startswith(LINES[fault, place])
+    assert lines[0].startswith(f"worker 0 of toy/faulty {LINES[fault, place]}")
     assert len(pids) == 2
     assert [pid for pid in pids if not gone(pid)] == processes(pool)
 
@@ -297,22 +266,16 @@ def test_all_calls_of_a_lost_worker_fail_and_no_others(pool_of, tmp_path):
 
 
 def test_episode_that_loses_four_workers_is_an_error(pool_of):
-    pool = pool_of(partial(Faulty, "crash", "step", 5))
-    with pytest.raises(
-        WorkerError,
-        match=r"worker 0 of toy/faulty ended with exit code 3: .*; 4 times in one episode",
-    ) as caught:
-        evaluated(pool)
+    line = "worker 0 of toy/faulty ended with exit code 3: .*; 4 times in one episode"
+    with pytest.raises(WorkerError, match=line) as caught:
+        evaluated(pool_of(partial(Faulty, "crash", "step", 5)))
     assert "\n" not in str(caught.value)
 
 
 def test_error_of_an_environment_is_raised_with_its_traceback(pool_of):
-    with pytest.raises(WorkerError) as caught:
+    line = "worker 0 of toy/faulty: the environment raised RuntimeError: a joint broke"
+    with pytest.raises(WorkerError, match=f"^{line}$") as caught:
         evaluated(pool_of(partial(Faulty, "raise", "step", 5)))
-    assert (
-        str(caught.value)
-        == "worker 0 of toy/faulty: the environment raised RuntimeError: a joint broke"
-    )
     assert "Traceback" in caught.value.details
     assert "faulty_envs.py" in caught.value.details
 
@@ -374,7 +337,6 @@ def test_worker_ignores_signals(pool_of, number):
 
 
 # --- asynchronous evaluation
-# --------------------------------------------------------------------------------------------
 
 ASYNCHRONOUS = tiny_config(method="rad", eval_workers=2)
 
@@ -385,9 +347,9 @@ def uninterrupted(trained):
     return checkpoint.load(folder / "checkpoint")["learner"], tables(folder)
 
 
-def assert_same_end(folder, learner, uninterrupted):
+def assert_same_end(folder, uninterrupted):
     assert tables(folder) == uninterrupted[1]
-    assert differing(learner.state_dict(), uninterrupted[0]) == []
+    assert differing(checkpoint.load(folder / "checkpoint")["learner"], uninterrupted[0]) == []
 
 
 def test_asynchronous_evaluation_does_not_change_training(tmp_path, uninterrupted, monkeypatch):
@@ -401,9 +363,8 @@ def test_asynchronous_evaluation_does_not_change_training(tmp_path, uninterrupte
             during_evaluation.append(self.pending_evaluation is not None) or original(self, *a)
         ),
     )
-    learner, finished = run(ASYNCHRONOUS, tmp_path)
-    assert finished
-    assert_same_end(tmp_path, learner, uninterrupted)
+    assert run(ASYNCHRONOUS, tmp_path)[1]
+    assert_same_end(tmp_path, uninterrupted)
     assert any(during_evaluation)
 
 
@@ -414,16 +375,9 @@ def test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal(
 ):
     monkeypatch.setattr(loop, "STOP_GRACE_SECONDS", 0.0 if 45 in stops else 5.0)
     for stop in stops:
-        _, finished = run(ASYNCHRONOUS, tmp_path, stop_at=stop)
-        assert not finished
-    learner, finished = run(ASYNCHRONOUS, tmp_path)
-    assert finished
-    assert_same_end(tmp_path, learner, uninterrupted)
-
-
-def assert_same_folder(folder, uninterrupted):
-    assert tables(folder) == uninterrupted[1]
-    assert differing(checkpoint.load(folder / "checkpoint")["learner"], uninterrupted[0]) == []
+        assert not run(ASYNCHRONOUS, tmp_path, stop_at=stop)[1]
+    assert run(ASYNCHRONOUS, tmp_path)[1]
+    assert_same_end(tmp_path, uninterrupted)
 
 
 def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
@@ -446,7 +400,7 @@ def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterru
         "the evaluation was over in time"
     )
     assert train(tmp_path, ASYNCHRONOUS)[0] == 0
-    assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
+    assert_same_end(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
 @pytest.mark.slow("test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal")
@@ -464,7 +418,7 @@ def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypat
     )
     assert rows(tmp_path / ASYNCHRONOUS.run_name() / "eval.csv") == []
     assert train(tmp_path, ASYNCHRONOUS)[0] == 0
-    assert_same_folder(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
+    assert_same_end(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
 @pytest.mark.slow("test_episode_that_loses_four_workers_is_an_error")
@@ -485,70 +439,10 @@ def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
     assert ("a joint broke" in line and "faulty_envs.py" in err) == (fault == "raise")
     assert checkpoint.load(folder / "checkpoint")["agent_steps"] == saved
     assert train(tmp_path, ASYNCHRONOUS)[0] == 0
-    assert_same_folder(folder, uninterrupted)
+    assert_same_end(folder, uninterrupted)
 
 
-# --- TensorBoard
-# ------------------------------------------------------------------------------------------------
-
-
-def killed(original, at_call):
-    calls = []
-
-    def wrapped(*args):
-        calls.append(1)
-        if len(calls) == at_call:
-            raise Killed
-        return original(*args)
-
-    return wrapped
-
-
-def shown(folder):
-    """The curves in TensorBoard, without wall-clock times."""
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    mirror = events.EventAccumulator(str(folder / "tensorboard"))
-    mirror.Reload()
-    tags = [
-        tag
-        for tag in mirror.Tags()["scalars"]
-        if tag != "eval/wall_seconds" and not tag.startswith("speed/")
-    ]
-    return {tag: sorted((event.step, event.value) for event in mirror.Scalars(tag)) for tag in tags}
-
-
-@pytest.fixture(scope="module")
-def curves(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("curves")
-    run(tiny_config(tensorboard=True), folder)
-    found = shown(folder)
-    assert [step for step, _ in found["train/critic_loss"]] == [30, 40, 50, 60]
-    assert [step for step, _ in found["eval/return_mean"]] == [30, 60]
-    return found
-
-
-@pytest.mark.quick("0-TrainingRun-_save-2")
-@pytest.mark.parametrize(
-    ("workers", "owner", "name", "at_call"),
-    [
-        # after the row of the first evaluation, on from the checkpoint where that began
-        (2, loop.TrainingRun, "_step_learner", 56),
-        (0, loop.TrainingRun, "_save", 2),  # after the row of the last, before its checkpoint
-    ],
-)
-def test_no_row_is_logged_twice_after_a_kill(
-    tmp_path, monkeypatch, curves, workers, owner, name, at_call
-):
-    config = tiny_config(tensorboard=True, eval_workers=workers)
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, killed(getattr(owner, name), at_call))
-        with pytest.raises(Killed):
-            run(config, tmp_path)
-    run(config, tmp_path)
-    found = shown(tmp_path)
-    assert found.keys() == curves.keys()
-    for tag, curve in curves.items():
-        assert np.array(found[tag]) == pytest.approx(np.array(curve), rel=1e-6), tag
+# --- commands
 
 
 def test_error_of_a_worker_in_cclf_evaluate_is_reported(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import Learner
 
 # A new base algorithm is a line here. The first that supports a task is its default.

@@ -12,6 +12,7 @@ COMMANDS = (
         "play",
         "inspect",
         "export",
+        "push",
         "sweep",
         "compare",
         "reproduce",

@@ -25,7 +25,10 @@ class ExportOptions(RunOptions):
 def main(arguments: list[str]) -> None:
     options = parse(ExportOptions, "cclf export", arguments)
     run = select_run(options.run, options.last)
-    out = options.out or run / ("agent" if options.card else "policy.pt2")
+    from cclf.agents import output_folder
+
+    name = "agent" if options.card else "policy.pt2"
+    out = options.out or output_folder(run, options.run) / name
     if options.card:
         _write_card(run, out, options.trust_imports)
         return

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlayOptions(RunOptions):
-    """Write episodes of the agent of a run folder as one mp4, and print their returns. They are the
+    """Write episodes of the agent of a run folder as one video, and print their returns. They are the
     episodes of `cclf evaluate`."""
 
     out: Path | None = None
-    """The video, an .mp4 file; by default RUN/episode.mp4."""
+    """The video, an .mp4 or .gif file; by default RUN/episode.mp4."""
     episodes: Episodes = 1
     """Number of episodes, one after another."""
     seed: EvaluationSeed = 0
@@ -30,16 +30,17 @@ class PlayOptions(RunOptions):
 def main(arguments: list[str]) -> None:
     options = parse(PlayOptions, "cclf play", arguments)
     run = select_run(options.run, options.last)
-    out = options.out or run / "episode.mp4"
-    check_writable(out, (".mp4",))
     require_extras("cclf play", ("video",))
+    from cclf.agents import output_folder
     from cclf.storage import run_folder
     from cclf.storage.atomic_files import output_file
     from cclf.training import devices
     from cclf.training.agent import load_agent
     from cclf.training.seeding import derive
-    from cclf.training.video import write_video
+    from cclf.training.video import VIDEO_SUFFIXES, write_video
 
+    out = options.out or output_folder(run, options.run) / "episode.mp4"
+    check_writable(out, VIDEO_SUFFIXES)
     require_extras("cclf play", rendering_extras(run_folder.read_config(run).task))
     device = devices.choose_device(options.device)
     agent, _, _ = load_agent(run, device, 1, trust_imports=options.trust_imports)

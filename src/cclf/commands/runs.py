@@ -22,12 +22,12 @@ class RunsOptions:
     json: Json = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of commands that use one run."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """A run folder, or a folder that contains runs."""
+    """A run folder, a folder that contains runs, pretrained/NAME or hf:USER/NAME."""
     last: bool = False
     """Take the run that trained last if the folder contains several."""
     trust_imports: bool = False
@@ -59,8 +59,11 @@ def main(arguments: list[str]) -> None:
 
 
 def select_run(folder: Path, last: bool, is_json: bool = False) -> Path:
-    """A run folder: `folder` itself, or the only or last one under it. If there are several, they are
-    printed and ConfigError is raised."""
+    """A run folder: `folder` itself, the agent that it names, or the only or last run under it. If there
+    are several, they are printed and ConfigError is raised."""
+    from cclf.agents import find_agent
+
+    folder = find_agent(folder)
     if (folder / "config.json").exists():
         return folder
     runs = find_runs(folder)

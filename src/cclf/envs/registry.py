@@ -270,10 +270,13 @@ def to_task_name(task: object) -> str:
         return task
     kind = type(task).__name__
     if hasattr(task, "step") and not isinstance(task, type):
+        spec = getattr(task, "spec", None)
+        env_id = getattr(spec, "id", None)
+        by_id = f", or its id: cclf.train('gym/{env_id}')" if isinstance(env_id, str) else ""
         raise ConfigError(
             f"task is an environment ({kind}), but a run makes several of them: pass the function "
             "that makes it, without arguments and defined with `def` in a module: "
-            "cclf.train(make_env)"
+            f"cclf.train(make_env){by_id}"
         )
     if not callable(task):
         raise ConfigError(f"task is {kind}, not a name such as toy/reach or a function")

@@ -161,10 +161,9 @@ class Checkpoints:
                 table = write_frames(chunks, serial, ring, replay["written"], saved)
             replay["frames"] = {_FRAMES: table}
             checksums = {f"frames/{each['file']}": each["sha256"] for each in table["chunks"] or ()}
-        contents = (
-            json.dumps(tree).encode(),
-            tensors_to_bytes({key: _contiguous_copy(value) for key, value in tensors.items()}),
-        )
+        # Copies: tied weights share memory, which safetensors refuses.
+        tensors = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
+        contents = (json.dumps(tree).encode(), tensors_to_bytes(tensors))
         for name, data in zip(FILES, contents, strict=True):
             fsync_write(temporary / name, data)
             checksums[name] = checksum(data)
@@ -230,11 +229,6 @@ def _read(folder: Path, serial: int, frames: bool) -> tuple[StateDict, FrameTabl
     state = _unflatten(tree, tensors)
     check_data(not tensors, f"state.json does not name the tensors {sorted(tensors)[:3]}")
     return state, table
-
-
-def _contiguous_copy(value: torch.Tensor) -> torch.Tensor:
-    """A copy: tied weights share memory, which safetensors refuses."""
-    return value.detach().cpu().clone().contiguous()
 
 
 def _flatten(value: StateValue, key: str, tensors: dict[str, torch.Tensor]) -> StateValue:

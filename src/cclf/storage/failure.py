@@ -3,7 +3,7 @@
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,21 +17,41 @@ FAILURE_FOLDER = "failure"
 
 
 class NonFiniteError(ValueError):
-    def __init__(self, folder: Path, name: str, value: float, env_steps: int):
-        super().__init__(
-            f"{name} is {value} at {env_steps:,} env steps: stopped; {folder} reproduces it; delete "
-            "it to resume from the last checkpoint"
-        )
+    """A number of the run is not finite. The message names it and the folder that reproduces it."""
 
 
 def check_finite(folder: Path, row: StateDict, state: StateDict | None = None) -> None:
-    """Raise NonFiniteError, after the failure was saved, if a number is not finite: in `row`, or in
-    `state` if that is given. `row` has the step counters."""
+    """Raise NonFiniteError if a number is not finite: in `row`, or in `state` if that is given. `row`
+    has the step counters.
+
+    The config, the row and the checkpoints are saved first. Training is deterministic, so the same
+    command fails again from them.
+    """
     found = first_non_finite(row if state is None else state)
-    if found is not None:
-        name, value = found
-        failure = save_failure(folder, name, row | {name: value})
-        raise NonFiniteError(failure, name, value, row["env_steps"])
+    if found is None:
+        return
+    name, value = found
+    failure, temporary = folder / FAILURE_FOLDER, folder / f"{FAILURE_FOLDER}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    for file in ("config.json", "manifest.json"):
+        if (folder / file).exists():
+            shutil.copyfile(folder / file, temporary / file)
+    # Before the first checkpoint, the config and its seed reproduce the failure.
+    if (folder / "checkpoint").exists():
+        shutil.copytree(folder / "checkpoint", temporary / "checkpoint", copy_function=_link)
+    # JSON has no numbers for nan and inf.
+    values = {
+        key: str(each) if isinstance(each, float) and not math.isfinite(each) else each
+        for key, each in (row | {name: value}).items()
+    }
+    write_json(temporary / "failure.json", {"metric": name, "value": str(value), "row": values})
+    os.rename(temporary, failure)
+    sync_folder(folder)
+    raise NonFiniteError(
+        f"{name} is {value} at {row['env_steps']:,} env steps: stopped; {failure} reproduces it; "
+        "delete it to resume from the last checkpoint"
+    )
 
 
 def first_non_finite(state: StateDict) -> tuple[str, float] | None:
@@ -63,35 +83,12 @@ def _floating_point(value: StateValue, name: str) -> Iterator[tuple[str, torch.T
             yield name, tensor
 
 
-def save_failure(folder: Path, name: str, row: Mapping[str, StateValue]) -> Path:
-    """Save the config, the row and the checkpoints. Training is deterministic, so the same command
-    fails again from them."""
-    failure, temporary = folder / FAILURE_FOLDER, folder / f"{FAILURE_FOLDER}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    for file in ("config.json", "manifest.json"):
-        if (folder / file).exists():
-            shutil.copyfile(folder / file, temporary / file)
-    # Before the first checkpoint, the config and its seed reproduce the failure.
-    if (folder / "checkpoint").exists():
-        shutil.copytree(folder / "checkpoint", temporary / "checkpoint", copy_function=_link)
-    values = {key: _to_json(value) for key, value in row.items()}
-    write_json(temporary / "failure.json", {"metric": name, "value": str(row[name]), "row": values})
-    os.rename(temporary, failure)
-    sync_folder(folder)
-    return failure
-
-
 def _link(source: str, target: str) -> None:
     """Files of checkpoints are never modified, so a hard link serves as a copy."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _to_json(value: StateValue) -> StateValue:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_not_failed(folder: Path) -> None:

@@ -1,58 +1,39 @@
-"""Loggers: TensorBoard, W&B and trackio. They receive the rows of train.csv and eval.csv while they
-are written; their packages are imported only if they are used."""
+"""The log of a run: rows of train.csv and eval.csv, which loggers (TensorBoard, W&B and trackio)
+receive while they are written. The packages of loggers are imported only if they are used."""
 
 import contextlib
 import contextvars
 import importlib
 import io
+import math
 import os
 import re
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
 from cclf.config import Config
 from cclf.console import say, warn
 from cclf.errors import ConfigError, short_error
 from cclf.storage.atomic_files import write_json
 from cclf.storage.safe_loading import DATA_ERRORS, read_json
+from cclf.storage.tables import (
+    CLOCK_COLUMNS,
+    EVAL_COLUMNS,
+    FINAL_RECORD,
+    CsvRow,
+    CsvTable,
+    TableRecord,
+    write_final_table,
+)
 
 TRACKER_FILE = "tracker.json"
 PROJECT = "cclf"
 
 Hyperparameters = Mapping[str, bool | int | float | str]
-
-
-class Logger(Protocol):
-    name: str
-
-    def log(self, counters: Mapping[str, int], values: Mapping[str, float]) -> None:
-        """One row: its step counters, and its values by names such as train/critic_loss."""
-
-    def log_video(self, path: Path, env_steps: int) -> None: ...
-    def close(self) -> None: ...
-
-
-def make_loggers(config: Config, folder: Path, resume_env_steps: int) -> list[Logger]:
-    """The loggers that a config asks for, ready to continue from a checkpoint at `resume_env_steps`."""
-    loggers: list[Logger] = []
-    if config.run.tensorboard:
-        try:
-            loggers.append(TensorBoard(folder, hyperparameters(config), resume_env_steps))
-        except (ImportError, OSError) as error:
-            warn(f"no TensorBoard: {error}")
-    if config.run.tracker != "none":
-        try:
-            loggers.append(Tracker(config, folder, resumes=resume_env_steps > 0))
-        except Exception as error:  # any error of a library that connects to a service
-            line = f"{config.run.tracker} did not start: {logger_error(error)}"
-            if not resume_env_steps:
-                remedy = f"correct this, or remove --tracker {config.run.tracker}"
-                raise ConfigError(f"{line}; {remedy}") from error
-            warn(f"{line}; the run goes on without it")
-    return loggers
+RowValues = Mapping[str, float | str]  # of one row, by column
 
 
 def hyperparameters(config: Config) -> Hyperparameters:
@@ -92,6 +73,7 @@ class TensorBoard:
         self._writer.add_text("config", table, resume_env_steps)
 
     def log(self, counters: Mapping[str, int], values: Mapping[str, float]) -> None:
+        """One row: its step counters, and its values by names such as train/critic_loss."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, counters["env_steps"])
 
@@ -170,3 +152,103 @@ def _identity(path: Path, tracker: str, resumes: bool) -> str:
             identity = saved["id"]
     write_json(path, {"tracker": tracker, "id": identity})
     return identity
+
+
+Logger = TensorBoard | Tracker
+
+
+def make_loggers(config: Config, folder: Path, resume_env_steps: int) -> list[Logger]:
+    """The loggers that a config asks for, ready to continue from a checkpoint at `resume_env_steps`."""
+    loggers: list[Logger] = []
+    if config.run.tensorboard:
+        try:
+            loggers.append(TensorBoard(folder, hyperparameters(config), resume_env_steps))
+        except (ImportError, OSError) as error:
+            warn(f"no TensorBoard: {error}")
+    if config.run.tracker != "none":
+        try:
+            loggers.append(Tracker(config, folder, resumes=resume_env_steps > 0))
+        except Exception as error:  # any error of a library that connects to a service
+            line = f"{config.run.tracker} did not start: {logger_error(error)}"
+            if not resume_env_steps:
+                remedy = f"correct this, or remove --tracker {config.run.tracker}"
+                raise ConfigError(f"{line}; {remedy}") from error
+            warn(f"{line}; the run goes on without it")
+    return loggers
+
+
+class RunLog:
+    """The tables of one run folder, and the loggers that receive their rows."""
+
+    def __init__(
+        self,
+        folder: Path,
+        metric_names: Iterable[str],
+        loggers: Sequence[Logger] = (),
+        rows: Mapping[str, Sequence[CsvRow]] | None = None,
+    ):
+        """`rows` are those that a resumed run keeps (`tables.rows_to_keep`); others are removed."""
+        rows = rows or {}
+        columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
+        self._final: TableRecord | None = None
+        if (folder / "final.csv").exists():
+            self._final = write_final_table(folder, rows.get("final", ()))
+        else:
+            (folder / FINAL_RECORD).unlink(missing_ok=True)
+        self._tables = {
+            "train": CsvTable(folder / "train.csv", columns, rows.get("train", ())),
+            "eval": CsvTable(folder / "eval.csv", EVAL_COLUMNS, rows.get("eval", ())),
+        }
+        self._loggers = [*loggers]
+        self._last_train_row: tuple[float, RowValues] | None = None  # and when it was written
+
+    def write(self, table: str, row: RowValues) -> None:
+        """Append a row to "train" or "eval"."""
+        self._tables[table].write(row)
+        counters = {name: int(row[name]) for name in CLOCK_COLUMNS}
+        values = {
+            f"{table}/{name}": value
+            for name, value in row.items()
+            if not isinstance(value, str) and name not in counters and math.isfinite(value)
+        }
+        if table == "train":
+            values |= self._speed(row)
+        self._for_each_logger(lambda logger: logger.log(counters, values))
+
+    def log_video(self, path: Path, env_steps: int) -> None:
+        self._for_each_logger(lambda logger: logger.log_video(path, env_steps))
+
+    def _speed(self, row: RowValues) -> dict[str, float]:
+        """Steps per second since the row before, evaluations included. Only for loggers: tables are
+        reproducible, so they hold no times."""
+        before, self._last_train_row = self._last_train_row, (time.monotonic(), row)
+        if before is None:
+            return {}
+        seconds = max(time.monotonic() - before[0], 1e-9)
+        return {
+            f"speed/{name}_per_second": (float(row[name]) - float(before[1][name])) / seconds
+            for name in ("env_steps", "updates")
+        }
+
+    def _for_each_logger(self, call: Callable[[Logger], None]) -> None:
+        """A logger that raises is dropped; the run goes on."""
+        for logger in [*self._loggers]:
+            try:
+                call(logger)
+            except Exception as error:
+                self._loggers.remove(logger)
+                warn(f"{logger.name} failed, the run goes on without it: {logger_error(error)}")
+
+    def records(self) -> dict[str, TableRecord]:
+        """The records of the tables as they are now, for a checkpoint."""
+        final = {} if self._final is None else {"final": self._final}
+        return {name: table.record() for name, table in self._tables.items()} | final
+
+    def sync(self) -> None:
+        for table in self._tables.values():
+            table.sync()
+
+    def close(self) -> None:
+        for table in self._tables.values():
+            table.close()
+        self._for_each_logger(lambda logger: logger.close())

@@ -14,7 +14,7 @@ from cclf import presets
 from cclf.config import Config
 from cclf.errors import ConfigError, DataError
 from cclf.storage import checkpoint
-from cclf.storage.atomic_files import folder_lock, write_json
+from cclf.storage.atomic_files import folder_lock
 from cclf.storage.migrations import migrate_config
 from cclf.storage.safe_loading import (
     TENSOR_BYTES,
@@ -29,44 +29,28 @@ WEIGHTS = "model.safetensors"  # of an agent that was shared, with its config
 
 
 @contextmanager
-def create_run_folder(config: Config, out: Path) -> Iterator[Path]:
-    """The folder of the run, with its config in it, locked for this process. Raises what
-    `open_run_folder` raises."""
-    folder = out / config.run_name()
-    with data_error_context(f"cannot use the run folder {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-    with open_run_folder(config, out):
-        with data_error_context(f"cannot use the run folder {folder}"):
-            if not os.path.lexists(folder / "config.json"):
-                write_json(folder / "config.json", config.to_dict())
-        yield folder
-
-
-@contextmanager
-def open_run_folder(config: Config, out: Path) -> Iterator[Path]:
-    """The existing folder of the run, locked for this process; only its lock is written. Raises
-    ConfigError if it has another config, is locked by another process or cannot be written."""
+def lock_run_folder(config: Config, out: Path) -> Iterator[Path]:
+    """The folder of the run, which is created if there is none, locked for this process; only its
+    lock is written. Raises ConfigError if it has another config, is locked by another process or
+    cannot be written."""
     folder = out / config.run_name()
     with ExitStack() as stack:
         with data_error_context(f"cannot use the run folder {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(folder_lock(folder))
-        _check_same_config(config, folder)
+        if os.path.lexists(folder / "config.json"):
+            before, now = read_config(folder).hashed_fields(), config.hashed_fields()
+            differing = [
+                f"{key} ({before.get(key)} there, {now[key]} now)"
+                for key in now
+                if before.get(key) != now[key]
+            ]
+            if differing:
+                raise ConfigError(
+                    f"{folder} holds a run of another config: {', '.join(differing)}; use another "
+                    "--out"
+                )
         yield folder
-
-
-def _check_same_config(config: Config, folder: Path) -> None:
-    if not os.path.lexists(folder / "config.json"):
-        return
-    before, now = read_config(folder).hashed_fields(), config.hashed_fields()
-    differing = [
-        f"{key} ({before.get(key)} there, {now[key]} now)"
-        for key in now
-        if before.get(key) != now[key]
-    ]
-    if differing:
-        raise ConfigError(
-            f"{folder} holds a run of another config: {', '.join(differing)}; use another --out"
-        )
 
 
 def read_config(folder: Path) -> Config:
@@ -83,14 +67,6 @@ def read_config_file(path: Path) -> Config:
     except ConfigError as error:  # errors about the values do not name the file
         line = str(error)
         raise DataError(line if str(path) in line else f"cannot read {path}: {line}") from error
-
-
-def load_config_for_playing(folder: Path, trust_imports: bool) -> Config:
-    """The config of a run folder whose environments and networks are to be made. See
-    `reject_imports`."""
-    config = read_config(folder)
-    reject_imports(config, folder, trust_imports)
-    return config
 
 
 def reject_imports(

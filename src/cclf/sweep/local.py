@@ -68,7 +68,7 @@ class LocalBackend:
     def refuse_unfit(self, specs: Iterable[RunSpec]) -> None:
         """Raise the ConfigError of `cclf train` for runs that this machine cannot train."""
         from cclf.training import devices
-        from cclf.training.torch_settings import restored_settings
+        from cclf.training.devices import restored_settings
 
         with restored_settings():
             for config in (spec.config for spec in specs):

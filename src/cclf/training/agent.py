@@ -15,19 +15,20 @@ from cclf.algorithms.registry import make_agent
 from cclf.config import Config
 from cclf.storage.run_folder import (
     WEIGHTS,
-    load_config_for_playing,
     read_checkpoint,
+    read_config,
     read_weights,
+    reject_imports,
 )
 from cclf.storage.safe_loading import data_error_context, load_state
 from cclf.training.evaluation import (
     Evaluation,
     EvaluationSteps,
+    EvaluationWorkers,
     evaluate,
     evaluate_games,
     wait_for_evaluation,
 )
-from cclf.training.evaluation_workers import EvaluationWorkers
 from cclf.training.workers import LocalPool
 from cclf.types import Env, EnvSpec, HasNetworks, HasState, Policy
 
@@ -74,7 +75,8 @@ def load_agent(
 ) -> tuple[Agent, Config, int]:
     """The trained agent of a run folder, its config, and its env steps. It evaluates `episodes` at a
     time. The folder may hold only exported weights."""
-    config = load_config_for_playing(folder, trust_imports)
+    config = read_config(folder)
+    reject_imports(config, folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))
     weights_only = (folder / WEIGHTS).exists() and not os.path.lexists(folder / "checkpoint")
     if weights_only:

@@ -1,10 +1,12 @@
-"""Callbacks of a run. They receive plain numbers, so they cannot influence training."""
+"""Callbacks of a run. They receive plain numbers and the run folder, so they cannot influence
+training."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from cclf.errors import StopRun
-from cclf.training.torch_settings import restored_settings
+from cclf.training.devices import restored_settings
 
 
 class StepInfo(NamedTuple):
@@ -17,7 +19,8 @@ class StepInfo(NamedTuple):
 
 
 class EvaluationInfo(NamedTuple):
-    """The result of an evaluation, with the counters at its start."""
+    """The result of an evaluation, with the counters at its start. `cclf.load(folder)` loads a copy of
+    the agent that was evaluated."""
 
     env_steps: int
     agent_steps: int
@@ -25,6 +28,7 @@ class EvaluationInfo(NamedTuple):
     return_mean: float
     return_std: float
     returns: tuple[float, ...]  # of its episodes
+    folder: Path  # of the run; its newest checkpoint holds the agent that was evaluated
 
 
 Info = TypeVar("Info", StepInfo, EvaluationInfo)

@@ -1,11 +1,11 @@
-"""Evaluation in environments and with seeds of its own, so that it cannot influence training."""
+"""Evaluation in environments and with seeds of its own, so that it cannot influence training: in this
+process, with environments in workers, or with whole episodes in workers."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,11 +14,15 @@ from cclf.console import warn
 from cclf.data.device_transfer import AsyncHostCopy
 from cclf.envs.frame_stack import FrameStack
 from cclf.errors import WorkerError
-from cclf.training.worker_process import error_message
-from cclf.training.workers import MAX_RESTARTS, Pending, Pool, WorkerLostError
-from cclf.types import Env, EnvStep, OnPolicyAlgorithm, Policy, VectorEnv
+from cclf.training.video import VideoRecorder
+from cclf.training.workers import MAX_RESTARTS, Pending, Pool, WorkerLostError, WorkerPool
+from cclf.types import Env, OnPolicyAlgorithm, Policy, VectorEnv
 
 LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times the longest episode of DeepMind Control
+# An Atari game takes at most half a minute on a free core, but training has priority.
+EPISODE_SECONDS = 3600.0
+
+R = TypeVar("R")
 
 
 class Evaluation(NamedTuple):
@@ -87,58 +91,6 @@ def wait_for_evaluation(
     raise EvaluationStoppedError
 
 
-class VideoRecorder:
-    """The pictures of an episode. After the first error there are none, since a video must not end a
-    run, whatever a renderer raises."""
-
-    def __init__(self, enabled: bool):
-        self.enabled, self.pictures, self.error = enabled, list[np.ndarray](), ""
-
-    def add(self, render: Callable[[], np.ndarray]) -> None:
-        try:
-            self.pictures.append(render())
-        except Exception as error:
-            self.enabled, self.error = False, error_message(error)
-            self.pictures.clear()
-
-
-@dataclass
-class _Episode:
-    """An episode in progress in one environment of a pool."""
-
-    index: int  # of its seed
-    reset: Pending[np.ndarray]
-    frames: FrameStack
-    step: Pending[EnvStep] | None = None
-    picture: Pending[np.ndarray] | None = None
-    observation: np.ndarray | None = None  # the stack of frames to act on
-    agent_steps: int = 0
-    total_reward: float = 0.0
-    ended: bool = False
-
-    def receive(self, video: VideoRecorder) -> bool:
-        """Returns whether the result of the last call has arrived."""
-        if self.step is None:
-            if self.reset.done:
-                self.observation = self.frames.push(self.reset.result())
-            return self.reset.done
-        if self.step.done:
-            step = self.step.result()
-            if self.picture is not None:
-                video.add(self.picture.result)
-            self.observation = self.frames.push(step.frame)
-            self.total_reward += step.reward
-            self.agent_steps += 1
-            self.ended = step.terminated or step.truncated
-            if self.agent_steps == LONG_EPISODE_AGENT_STEPS:
-                warn(
-                    f"an evaluation episode has reached {self.agent_steps:,} agent steps; without a "
-                    "time limit it may never end: stop it with Ctrl-C, and give the environment a "
-                    "time limit (max_episode_steps)"
-                )
-        return self.step.done
-
-
 def evaluate(
     envs: Pool[Env],
     policy: Policy,
@@ -149,52 +101,91 @@ def evaluate(
 ) -> EvaluationSteps:
     """One episode per seed with the deterministic policy. The returns do not depend on the number of
     environments. An episode whose worker is lost starts again from its seed."""
-    waiting, running = deque(range(len(seeds))), dict[int, _Episode]()  # running: by environment
+    waiting = deque(range(len(seeds)))  # episodes, by the index of their seed
+    running = dict[int, tuple[int, Episode]]()  # by environment
     returns, losses, video = [0.0] * len(seeds), [0] * len(seeds), VideoRecorder(record)
 
     def start_next(env: int) -> None:
         running.pop(env, None)
         if waiting:
             index = waiting.popleft()
-            reset = envs.submit(env, Env.reset, seeds[index])
-            running[env] = _Episode(index, reset, FrameStack(frame_stack, pad="repeat"))
+            recorder = video if index == 0 else VideoRecorder(False)
+            episode = _play_episode(envs, env, seeds[index], frame_stack, recorder)
+            next(episode)
+            running[env] = index, episode
 
     for env in range(envs.size):
         start_next(env)
     while running:
         envs.poll()
-        ready = dict[int, _Episode]()  # by environment: those that need an action
-        for env, episode in list(running.items()):
+        observations = dict[int, np.ndarray]()  # by episode: of those that need an action
+        ready = dict[int, Episode]()
+        for env, (index, episode) in list(running.items()):
             try:
-                received = episode.receive(video)
+                observation = next(episode)
+            except StopIteration as end:
+                returns[index] = end.value
+                start_next(env)
             except WorkerLostError as error:
-                losses[episode.index] += 1
-                if losses[episode.index] > MAX_RESTARTS:
-                    raise too_many_losses(error, losses[episode.index]) from error
-                if episode.index == 0:
+                _count_loss(losses, index, error)
+                if index == 0:
                     video.pictures.clear()
-                waiting.appendleft(episode.index)
+                waiting.appendleft(index)
                 start_next(env)
-                continue
-            if episode.ended:
-                returns[episode.index] = episode.total_reward
-                start_next(env)
-            elif received:
-                ready[env] = episode
-        observations = {
-            each.index: each.observation for each in ready.values() if each.observation is not None
-        }
+            else:
+                if observation is not None:
+                    observations[index], ready[index] = observation, episode
         actions = yield from _actions(policy, observations, len(seeds), device)
-        for env, episode in ready.items():
-            if video.enabled and episode.index == 0:
-                episode.picture = envs.submit(env, Env.render)
-            episode.step = envs.submit(env, Env.step, actions[episode.index])
+        for index, episode in ready.items():
+            episode.send(actions[index])
         yield envs.connections()
     return Evaluation(returns, video.pictures, video.error)
 
 
-def too_many_losses(error: WorkerLostError, losses: int) -> WorkerError:
-    return WorkerError(f"{error}; {losses} times in one episode of an evaluation")
+# Yields the observation when it needs an action, which is sent to it, and None while it waits for its
+# environment. It returns the sum of the rewards.
+Episode = Generator[np.ndarray | None, np.ndarray | None, float]
+
+
+def _play_episode(
+    envs: Pool[Env], env: int, seed: int, frame_stack: int, video: VideoRecorder
+) -> Episode:
+    frames, agent_steps, total_reward = FrameStack(frame_stack, pad="repeat"), 0, 0.0
+    observation = frames.push((yield from _wait_for(envs.submit(env, Env.reset, seed))))
+    while True:
+        action = yield observation
+        picture = envs.submit(env, Env.render) if video.enabled else None
+        step = yield from _wait_for(envs.submit(env, Env.step, action))
+        if picture is not None:
+            video.add(picture.result)
+        observation = frames.push(step.frame)
+        total_reward += step.reward
+        agent_steps += 1
+        if agent_steps == LONG_EPISODE_AGENT_STEPS:
+            warn(
+                f"an evaluation episode has reached {agent_steps:,} agent steps; without a time "
+                "limit it may never end: stop it with Ctrl-C, and give the environment a time "
+                "limit (max_episode_steps)"
+            )
+        if step.terminated or step.truncated:
+            return total_reward
+
+
+def _wait_for(call: Pending[R]) -> Generator[None, object, R]:
+    """Yields at least once, also where the result is there already."""
+    yield
+    while not call.done:
+        yield
+    return call.result()
+
+
+def _count_loss(losses: list[int], episode: int, error: WorkerLostError) -> None:
+    """Count a worker that was lost in this episode. Raises WorkerError if there are too many."""
+    losses[episode] += 1
+    if losses[episode] > MAX_RESTARTS:
+        raise WorkerError(
+            f"{error}; {losses[episode]} times in one episode of an evaluation"
+        ) from error
 
 
 def _actions(
@@ -271,3 +262,50 @@ def evaluate_games(
             yield ()
         returns.append(total_reward)
     return Evaluation(returns, video.pictures, video.error)
+
+
+class EpisodePlayer(Protocol):
+    """The object in a worker."""
+
+    def play(self, *agent_and_seed: Any) -> float: ...  # the return of one episode
+    def close(self) -> None: ...
+
+
+class EvaluationWorkers:
+    """Worker processes that play whole episodes, each with a copy of the policy. All runs of a process
+    share them."""
+
+    def __init__(
+        self, factory: Callable[[], Any], workers: int, timeout_seconds: float = EPISODE_SECONDS
+    ):
+        """`factory` makes an `EpisodePlayer`."""
+        factories = [factory] * workers
+        self._pool = WorkerPool[EpisodePlayer](factories, "the evaluation", timeout_seconds)
+        self._calls = [Pending[float](done=True) for _ in range(workers)]  # the last of each worker
+
+    def evaluate_async(self, agent: tuple[object, ...], seeds: Sequence[int]) -> EvaluationSteps:
+        """One episode per seed, played by `play(*agent, seed)`. An episode whose worker is lost is
+        played again, with the same result."""
+        waiting = deque(range(len(seeds)))  # episodes, by the index of their seed
+        running = dict[int, Pending[float]]()
+        returns, losses = [0.0] * len(seeds), [0] * len(seeds)
+        while waiting or running:
+            self._pool.poll()
+            for index, call in list(running.items()):
+                if call.done:
+                    del running[index]
+                    try:
+                        returns[index] = call.result()
+                    except WorkerLostError as error:
+                        _count_loss(losses, index, error)
+                        waiting.appendleft(index)
+            for worker, last_call in enumerate(self._calls):
+                if waiting and last_call.done:
+                    index = waiting.popleft()
+                    call = self._pool.submit(worker, EpisodePlayer.play, *agent, seeds[index])
+                    running[index] = self._calls[worker] = call
+            yield self._pool.connections()
+        return Evaluation(returns, [])
+
+    def close(self) -> None:
+        self._pool.close()

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from cclf.config import Config
 from cclf.errors import ConfigError, WorkerError
 from cclf.storage.checkpoint import REPLAY_KEPT, Checkpoints
 from cclf.storage.failure import NonFiniteError, check_finite
-from cclf.storage.run_log import RunLog
-from cclf.storage.safe_loading import data_error_context, load_state, matching_state
+from cclf.storage.loggers import RunLog
+from cclf.storage.safe_loading import check_data, data_error_context, load_state, matching_state
 from cclf.storage.tables import CsvRow, TableRecord, rows_to_keep
 from cclf.training.agent import Agent, evaluation_networks
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks, EvaluationInfo, StepInfo
@@ -20,16 +22,48 @@ from cclf.training.evaluation import (
     evaluation_row,
     poll,
 )
-from cclf.training.metrics import MetricAccumulator
 from cclf.training.progress import Progress
 from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
 from cclf.training.video import save_video
-from cclf.types import Learner, StateDict
+from cclf.types import Learner, Metrics, StateDict
 
 RunError = NonFiniteError | WorkerError  # ends one run of several
 POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
 STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
+
+
+class MetricAccumulator:
+    """Means of metrics over many updates. The values stay on their device until the mean is taken,
+    so no update waits for the device."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            values = self._values.setdefault(name, [])
+            if values and values[0].device != value.device:  # loaded from a checkpoint
+                values[:] = [old.to(value.device) for old in values]
+            values.append(value)
+
+    def mean_and_reset(self) -> dict[str, float]:
+        means = {
+            name: float(torch.stack(values).double().mean())
+            for name, values in self._values.items()
+        }
+        self._values.clear()
+        return means
+
+    def state_dict(self) -> StateDict:
+        return {name: torch.stack(values) for name, values in self._values.items()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        for name, values in state.items():
+            is_vector = isinstance(values, torch.Tensor) and values.ndim == 1 and len(values) > 0
+            fits = is_vector and values.is_floating_point()
+            check_data(fits, f"averages/{name} is not a vector of numbers")
+        self._values = {name: list(values) for name, values in state.items()}
 
 
 class PendingEvaluation(NamedTuple):
@@ -59,7 +93,6 @@ class TrainingRun:
         self.evaluates_asynchronously = evaluates_asynchronously
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.saved_env_steps = 0  # in the newest checkpoint of this process
-        self.table_records: dict[str, TableRecord] = {}  # in the checkpoint that was loaded
         self.rows: dict[str, list[CsvRow]] = {}  # of the tables, at that checkpoint
         self.agent_steps = 0
         self.episodes = 0
@@ -70,7 +103,7 @@ class TrainingRun:
         self.evaluation_due = False
         self.pending_evaluation: PendingEvaluation | None = None
         self._earlier_seconds = 0.0  # of the processes before this one
-        self._started: float | None = None
+        self._started = time.monotonic()
         self._replay_lost = False  # the checkpoint was written without replay
         # For callbacks, since the last call.
         self._has_stepped = False
@@ -86,8 +119,7 @@ class TrainingRun:
 
     @property
     def wall_seconds(self) -> float:
-        now = time.monotonic()
-        return self._earlier_seconds + now - (now if self._started is None else self._started)
+        return self._earlier_seconds + time.monotonic() - self._started
 
     @property
     def finished(self) -> bool:
@@ -96,15 +128,15 @@ class TrainingRun:
     def resume(self, agent_steps: int | None = None) -> None:
         """Load the newest valid checkpoint of the folder, or the one at `agent_steps`, if there is
         one, and read the tables up to there. Nothing in the folder is changed."""
-        saved = self.checkpoints.load(agent_steps=agent_steps)
+        saved, records = self.checkpoints.load(agent_steps=agent_steps), {}
         if saved is not None:
             with data_error_context(
                 f"the checkpoint in {self.folder} does not fit this run", "use another --out"
             ):
                 self.load_state_dict(saved)
-        self.rows = rows_to_keep(
-            self.folder, self.env_steps, self.evaluation_due, self.table_records
-        )
+                tables = saved.get("tables", {})  # version 0.1 saved none
+                records = {name: TableRecord(**record) for name, record in tables.items()}
+        self.rows = rows_to_keep(self.folder, self.env_steps, self.evaluation_due, records)
 
     def start(self, log: RunLog, progress: Progress) -> None:
         self.log, self.progress = log, progress
@@ -117,7 +149,7 @@ class TrainingRun:
             self._step_learner()
         if self.pending_evaluation is not None:
             self._poll_evaluation(POLL_SECONDS if self.evaluation_due else 0.0)
-        if self.evaluation_due and self.pending_evaluation is None:
+        elif self.evaluation_due:  # not in the step in which one finished: see EvaluationInfo
             self._start_evaluation()
 
     def _step_learner(self) -> None:
@@ -191,7 +223,7 @@ class TrainingRun:
         self.log.write("eval", row)
         self.progress.evaluation(counters.env_steps, result.mean, result.std)
         self._evaluations.append(
-            EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns))
+            EvaluationInfo(*counters, result.mean, result.std, tuple(result.returns), self.folder)
         )
         video = self.folder / f"episode-{counters.env_steps}.mp4"
         if error := result.recording_error or save_video(video, result.pictures):
@@ -254,7 +286,6 @@ class TrainingRun:
         self.finished_returns = state["finished_returns"]
         self._earlier_seconds = state["wall_seconds"]
         self.evaluation_due = state["evaluation_due"]
-        self.table_records = {name: TableRecord(**row) for name, row in state["tables"].items()}
         if self.finished:
             return  # the budget may be smaller now, and the replay then too small for its state
         self._replay_lost = not state[REPLAY_KEPT]

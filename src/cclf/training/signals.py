@@ -59,18 +59,15 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.requested and time.monotonic() - self._requested_at > SAME_SIGNAL_SECONDS:
-            raise SystemExit(128 + number)
-        if not self.requested:
-            self.requested, self._requested_at = True, time.monotonic()
-            self.signal = number
-            self._print_message()
-
-    def _print_message(self) -> None:
-        """Write to the file descriptor: the signal may have interrupted a print."""
+        if self.requested:
+            if time.monotonic() - self._requested_at > SAME_SIGNAL_SECONDS:
+                raise SystemExit(128 + number)
+            return
+        self.requested, self._requested_at, self.signal = True, time.monotonic(), number
         if self._message:
             prefix = _CLEAR_LINE if os.isatty(_STDERR) else ""
-            with contextlib.suppress(OSError):  # closed pipe
+            # To the file descriptor: the signal may have interrupted a print. The pipe may be closed.
+            with contextlib.suppress(OSError):
                 os.write(_STDERR, f"{prefix}{self._message}\n".encode())
 
 

@@ -2,11 +2,12 @@
 final evaluation. `cclf train` and `cclf.train` both call `train_runs`."""
 
 import contextlib
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -16,6 +17,7 @@ from cclf.algorithms.registry import algorithm_of, make_agent
 from cclf.config import Config
 from cclf.console import say, warn
 from cclf.envs.make import make_env
+from cclf.envs.registry import task_note
 from cclf.errors import (
     ConfigError,
     WorkerError,
@@ -26,18 +28,23 @@ from cclf.errors import (
 )
 from cclf.storage import run_folder
 from cclf.storage.checkpoint import common_checkpoint_steps
-from cclf.storage.failure import NonFiniteError, check_not_failed
-from cclf.storage.loggers import make_loggers
+from cclf.storage.failure import NonFiniteError, check_finite, check_not_failed
+from cclf.storage.loggers import RunLog, make_loggers
 from cclf.storage.manifest import write_manifest
-from cclf.storage.run_log import RunLog
 from cclf.storage.safe_loading import data_error_context
+from cclf.storage.tables import rows_until, write_final_table
 from cclf.training import devices
+from cclf.training.agent import load_agent
 from cclf.training.callbacks import NO_CALLBACKS, Callbacks
-from cclf.training.evaluation_workers import EvaluationWorkers
-from cclf.training.final_evaluation import final_evaluation
+from cclf.training.evaluation import (
+    EvaluationStoppedError,
+    EvaluationWorkers,
+    StepCounters,
+    evaluation_row,
+)
 from cclf.training.loop import RunError, TrainingRun, train_loop
 from cclf.training.progress import Progress
-from cclf.training.run_summary import run_summary
+from cclf.training.seeding import derive
 from cclf.training.signals import StopSignal
 
 
@@ -115,7 +122,7 @@ def _lock_existing_folders(
     accepted, refused = [], []
     for config in configs:
         if out / config.run_name() in existing:
-            stack.enter_context(run_folder.open_run_folder(config, out))
+            stack.enter_context(run_folder.lock_run_folder(config, out))
         try:
             check_not_failed(out / config.run_name())
             accepted.append(config)
@@ -171,7 +178,7 @@ def _write_manifests(
                 raise ConfigError(
                     f"another process has started in {run.folder}: run the same command again"
                 )
-            stack.enter_context(run_folder.create_run_folder(run.config, out))
+            stack.enter_context(run_folder.lock_run_folder(run.config, out))
     for run in runs:
         if not run.finished:
             write_manifest(run.config, run.learner, device, run.folder, run.env_steps)
@@ -202,6 +209,37 @@ def _start_run(
     run.start(log, progress)
 
 
+def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]:
+    """The lines that are printed before a run begins."""
+    precision = config.precision
+    note = task_note(config.task, config.env)
+    lines = [f"{config.task} {note}"] if note else []
+    lines += [
+        f"{option} {config.imported_names[option]} imports the Python module {module}"
+        for option, module in config.imported_modules.items()
+        if option != "task"
+    ]
+    lines += [
+        f"{config.task}  {config.method_name}  base {config.base}  seed {config.seed}  profile "
+        f"{config.profile}  on {device}{'' if precision == 'fp32' else f' in {precision}'}",
+        f"budget {config.run.env_steps:,} env steps = {config.planned_agent_steps:,} agent steps x "
+        f"{config.env.action_repeat}, "
+        f"{config.planned_updates:,} updates",
+    ]
+    algorithm = algorithm_of(config)
+    if algorithm.uses_replay:
+        if learner.env.spec.max_episode_agent_steps is None:
+            lines.append(
+                f"{config.task} has no time limit: an evaluation lasts until its episodes end"
+            )
+        transitions, num_bytes = algorithm.replay_size(config, learner.env.spec)
+        lines.append(
+            f"replay {transitions:,} transitions, {num_bytes / 1e9:.2f} GB on "
+            f"{learner.replay.device}"
+        )
+    return lines
+
+
 def _shortest(folder: Path) -> Path:
     """The path relative to the working directory, if that contains the folder."""
     with contextlib.suppress(OSError, ValueError):  # OSError: the working directory was removed
@@ -227,6 +265,40 @@ def _finish_run(
         return RunResult(run.folder, "failed", error=error)
     message = "stopped in the final evaluation; run the same command to make it again"
     return RunResult(run.folder, "stopped", message)
+
+
+def final_evaluation(
+    folder: Path,
+    device: torch.device,
+    stopped: Callable[[], bool],
+    workers: EvaluationWorkers | None = None,
+) -> bool:
+    """Evaluate the final agent of a finished run and append the result to final.csv. Returns whether
+    the row exists afterwards: not if `stopped()` became true.
+
+    It reads the last checkpoint, so it can be called at any later time.
+    """
+    episodes = run_folder.read_config(folder).run.final_eval_episodes
+    if not episodes:
+        return True
+    # The user of this command has chosen the modules that the run imports.
+    agent, config, env_steps = load_agent(folder, device, episodes, workers, trust_imports=True)
+    with closing(agent):
+        rows = rows_until(folder, "final", env_steps)
+        if rows and int(rows[-1]["env_steps"]) == env_steps:
+            return True
+        started = time.monotonic()
+        seeds = [derive(config.seed, "final", episode) for episode in range(episodes)]
+        try:
+            result = agent.evaluate(seeds, False, stopped)
+        except EvaluationStoppedError:
+            return False
+    agent_steps = env_steps // config.env.action_repeat
+    counters = StepCounters(env_steps, agent_steps, config.updates_at(agent_steps))
+    row = evaluation_row(counters, result, time.monotonic() - started)
+    check_finite(folder, row)
+    write_final_table(folder, rows, row)
+    return True
 
 
 def replay_size(config: Config) -> ReplaySize:

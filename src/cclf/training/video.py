@@ -1,14 +1,33 @@
-"""Videos of episodes, written by ffmpeg."""
+"""Videos of episodes, recorded and written by ffmpeg."""
 
 import errno
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cclf.errors import short_error
 from cclf.storage.atomic_files import replacing
+from cclf.training.worker_process import error_message
+
+
+class VideoRecorder:
+    """The pictures of an episode. After the first error there are none, since a video must not end a
+    run, whatever a renderer raises."""
+
+    def __init__(self, enabled: bool):
+        self.enabled, self.pictures, self.error = enabled, list[np.ndarray](), ""
+
+    def add(self, render: Callable[[], np.ndarray]) -> None:
+        try:
+            self.pictures.append(render())
+        except Exception as error:
+            self.enabled, self.error = False, error_message(error)
+            self.pictures.clear()
+
+
+VIDEO_SUFFIXES = (".mp4", ".gif")
 
 
 def save_video(path: Path, pictures: Sequence[np.ndarray]) -> str:
@@ -24,19 +43,22 @@ def save_video(path: Path, pictures: Sequence[np.ndarray]) -> str:
 
 
 def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: int = 30) -> None:
-    """Write an mp4 file, complete or not at all. A link at this path is replaced, not followed."""
+    """Write an .mp4 or .gif file, complete or not at all. A link at this path is replaced, not
+    followed."""
     import imageio.v2 as imageio
 
+    is_gif = path.endswith(".gif")
+    options: dict[str, float | str | None] = {
+        "fps": frames_per_second,
+        "macro_block_size": None,  # no resizing if a side is not a multiple of 16
+        "ffmpeg_log_level": "quiet",  # it would print to standard error
+    }
+    if is_gif:
+        options = {"duration": 1000 / frames_per_second, "loop": 0}  # loop without end
     with replacing(Path(path)) as temporary:
         shape, count = (0, 0), 0
         try:
-            with imageio.get_writer(
-                str(temporary),
-                mode="I",
-                fps=frames_per_second,
-                macro_block_size=None,  # no resizing if a side is not a multiple of 16
-                ffmpeg_log_level="quiet",  # it would print to standard error
-            ) as video:
+            with imageio.get_writer(str(temporary), mode="I", **options) as video:  # type: ignore[arg-type]
                 for picture in pictures:
                     shape, count = picture.shape[:2], count + 1
                     video.append_data(picture)  # type: ignore[attr-defined]
@@ -46,7 +68,7 @@ def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: in
                 raise
             complete = False
         else:
-            complete = _number_of_frames(temporary) == count
+            complete = is_gif or _number_of_frames(temporary) == count
         if not complete:
             free_megabytes = shutil.disk_usage(temporary.parent).free // 10**6
             raise OSError(

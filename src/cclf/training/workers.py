@@ -21,6 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -51,22 +52,19 @@ class WorkerLostError(WorkerError):
     """The worker crashed or hung, and its object is lost."""
 
 
+@dataclass(eq=False, slots=True)
 class Pending(Generic[R]):
     """The result of a call, which may not have arrived yet."""
 
-    __slots__ = ("_values", "done", "error")
-
-    def __init__(self) -> None:
-        self.done = False
-        self._values: tuple[R, ...] = ()
-        self.error: Exception | None = None
+    done: bool = False
+    error: Exception | None = None
+    _values: tuple[R, ...] = ()  # one, once the call has returned
 
     def result(self) -> R:
         """The returned value, once `done`. Raises the error if the call failed."""
         if self.error is not None:
             raise self.error
-        (value,) = self._values
-        return value
+        return self._values[0]
 
     def set_result(self, value: R) -> None:
         self._values, self.done = (value,), True

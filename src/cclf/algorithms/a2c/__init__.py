@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from cclf.inspection.probe import Batches
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
-    from cclf.training.evaluation import EvaluationSteps
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationSteps, EvaluationWorkers
     from cclf.types import EnvFactory, ExportedPolicy, StateDict
 
 

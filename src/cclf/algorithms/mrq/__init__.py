@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cclf.algorithms.mrq.mrq import MrQ
     from cclf.config import Config
     from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import EnvFactory, EnvSpec, Learner
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cclf.config import Config
     from cclf.inspection.records import About, Gallery
     from cclf.training.agent import Agent
-    from cclf.training.evaluation_workers import EvaluationWorkers
+    from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
 
@@ -77,7 +77,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
         from functools import partial
 
         from cclf.algorithms.rainbow.evaluation import EvaluationWorker
-        from cclf.training.evaluation_workers import EvaluationWorkers
+        from cclf.training.evaluation import EvaluationWorkers
 
         workers = config.run.eval_workers
         if workers is None:

@@ -16,8 +16,7 @@ from cclf.algorithms.rainbow.rainbow import RunParameters, make_rainbow
 from cclf.config import Config
 from cclf.envs.frame_stack import StackedEnv
 from cclf.training.agent import Agent
-from cclf.training.evaluation import EvaluationSteps, evaluate_games
-from cclf.training.evaluation_workers import EvaluationWorkers
+from cclf.training.evaluation import EvaluationSteps, EvaluationWorkers, evaluate_games
 from cclf.types import EnvFactory, ExportedPolicy, StateDict
 
 
