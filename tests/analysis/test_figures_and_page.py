@@ -167,8 +167,8 @@ def test_some_tasks_profiles_and_methods_can_be_drawn(
     for options, message in (
         (["--tasks", "minigrid/Emty"], "no results of minigrid/Emty in"),
         (["--profiles", "three"], "no results of three in"),
-        (["--profiles", "two", "--tasks", other], f"has --tasks {other} --profiles two"),
-        (["--profiles", "two", "--methods", "curl"], "no run of these methods has --profiles two"),
+        (["--profiles", "two", "--tasks", other], f"no results of two with --tasks {other} in"),
+        (["--profiles", "two", "--methods", "curl"], "no results of two with --methods curl in"),
     ):
         assert cli.main([*words, *options]) == 2
         assert message in capsys.readouterr().err
