@@ -23,8 +23,7 @@ from cclf.algorithms.common.off_policy import OffPolicyLearner
 from cclf.algorithms.registry import make_learner
 from cclf.analysis import figures, published, statistics, styles
 from cclf.analysis.verdicts import Verdict, VerdictState
-from cclf.benchmark.parity import step_parity
-from cclf.benchmark.updates import time_update_pairs
+from cclf.benchmark import step_parity, time_update_pairs
 from cclf.commands.options import print_table
 from cclf.config import Config, Precision
 from cclf.storage.atomic_files import write_output

@@ -11,7 +11,7 @@ import numpy as np
 
 from cclf.analysis import figures, load
 from cclf.analysis.comparisons import means_over_training, pooled_deviation
-from cclf.analysis.plotting import settings
+from cclf.analysis.figures import settings
 from cclf.analysis.published import score_range
 from cclf.analysis.runs import ResultRow
 from cclf.analysis.statistics import Interval, bootstrap_statistic, mean_difference
@@ -19,7 +19,7 @@ from cclf.analysis.styles import styles
 from cclf.analysis.suites import group_rows
 
 if TYPE_CHECKING:
-    from cclf.analysis.plotting import Figure
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS, OUT = ROOT / "results", ROOT / "docs" / "figures"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cclf.analysis import figures
-from cclf.analysis.plotting import INK, new_figure, settings
+from cclf.analysis.figures import INK, new_figure, settings
 from cclf.analysis.styles import GREY, RED
 
 if TYPE_CHECKING:
-    from cclf.analysis.plotting import Figure
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 SIDE_PIXELS, LABEL_PIXELS, GAP_PIXELS = 164, 22, 4  # of a clip in the strip

@@ -51,17 +51,11 @@ class Faulty:
     def notify(self):
         self._perhaps_fail("notify")
 
-    def render(self):
-        return self.env.render()
-
     def close(self):
         self._perhaps_fail("close")
 
-    def state_dict(self):
-        return self.env.state_dict()
-
-    def load_state_dict(self, state):
-        return self.env.load_state_dict(state)
+    def __getattr__(self, name):
+        return getattr(self.env, name)
 
     def modules(self):
         return sorted(sys.modules)

@@ -93,17 +93,6 @@ def exits(result):
     sys.exit(0)
 
 
-class Once:
-    def __init__(self, fault):
-        self.fault, self.struck = fault, False
-
-    def __call__(self, result):
-        if self.struck:
-            return result
-        self.struck = True
-        return self.fault(result)
-
-
 def fails_in_worker(result):
     """A worker does not import torch."""
     if "torch" not in sys.modules:
@@ -149,7 +138,7 @@ register("ChangesDirectoryInMake", "make", changes_directory, at_call=1)
 register("Early", "step", boom, at_call=5)
 register("RaiseInReset", "reset", boom, at_call=2)
 register("SteadyGame", "", None, action_space=Discrete(3))
-register("RaiseOnceInGame", "step", Once(boom), at_call=45, action_space=Discrete(3))
+register("RaiseInGame", "step", boom, at_call=45, action_space=Discrete(3))
 # 30 steps of training, then two episodes
 register("RaiseInEvaluation", "step", boom, limit=40, at_call=35)
 # neither in 60 steps of training nor in two episodes of evaluation

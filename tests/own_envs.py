@@ -49,10 +49,6 @@ def image_and_numbers():
     return Countdown(Dict({"camera": IMAGE, "joints": NUMBERS}))
 
 
-def only_numbers():
-    return Countdown(Dict({"goal": NUMBERS, "joints": NUMBERS}))
-
-
 def parts():
     return Countdown(Tuple([IMAGE, NUMBERS]))
 

@@ -67,7 +67,9 @@ def test_commands_take_a_pretrained_agent(
     assert cli.main(["evaluate", "pretrained/DoorKey-6x6", "--episodes", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["return_mean"] > 0.5
     refused(["play", "pretrained/DorKey-6x6"], "did you mean pretrained/DoorKey-6x6?", capsys)
-    refused(["play", "pretrained/DoorKey-6x6", "--out", "a.avi"], "an .mp4 or a .gif", capsys)
+    refused(
+        ["play", "pretrained/DoorKey-6x6", "--out", "a.avi"], "must end in .mp4 or .gif", capsys
+    )
 
 
 def test_a_folder_of_the_user_comes_before_the_pretrained_agent(

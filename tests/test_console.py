@@ -1,4 +1,4 @@
-"""Standard error and standard output never end a run, whatever becomes of them."""
+"""Standard streams that are closed or full, Ctrl-C at the start, and paths that cannot be used."""
 
 import io
 import os
@@ -54,13 +54,6 @@ def test_message_to_broken_standard_error_is_dropped(monkeypatch, capsys, stream
     messages.flush()
     assert not messages.isatty()
     assert capsys.readouterr().out == ""  # and it does not land on standard output
-
-
-def test_message_and_warning_are_lines_on_standard_error(capsys):
-    console.say("one")
-    console.warn("two")
-    print("three", file=console.message_stream(), flush=True)
-    assert capsys.readouterr().err == "one\ncclf: warning: two\nthree\n"
 
 
 @pytest.mark.quick("FullDisk")
@@ -125,6 +118,7 @@ def run_in_shell(command, tmp_path):
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow("test_results_that_cannot_be_written_are_reported")
 def test_process_with_standard_output_on_a_full_disk_says_it_in_one_line(tmp_path):
     reason = "No space left on device; the command finished, but its output is incomplete"
     line = f"cclf: cannot write to standard output: {reason}\n"
@@ -153,13 +147,8 @@ def test_files_never_take_the_number_of_a_closed_standard_stream():
 @pytest.mark.parametrize(
     "words",
     [
-        ["evaluate"],
-        ["inspect"],
-        ["report"],
-        ["plot"],
-        ["export", "--out", "x.pt2"],
-        ["play", "--out", "x.mp4"],
-        ["train", "--dry-run", "--from"],
+        *("evaluate", "inspect", "report", "plot", "export --out x.pt2", "play --out x.mp4"),
+        "train --dry-run --from",
     ],
 )
 def test_folder_that_may_not_be_entered_is_one_line(tmp_path, monkeypatch, capsys, words):
@@ -168,7 +157,7 @@ def test_folder_that_may_not_be_entered_is_one_line(tmp_path, monkeypatch, capsy
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pathlib.Path.stat", refuse)
-    assert main([*words, "private/run"]) == 2
+    assert main([*words.split(), "private/run"]) == 2
     message = capsys.readouterr().err
     assert message.startswith("cclf: ")
     assert "Permission denied" in message
@@ -191,20 +180,16 @@ def test_name_that_is_too_long_is_one_line(tmp_path, capsys):
 
 
 def test_interrupt_before_anything_is_imported_is_one_line(monkeypatch, capfd):
-    monkeypatch.setattr("builtins.__import__", interrupt_at("cclf.cli"))
-    assert __main__.main() == 130
-    assert capfd.readouterr().err == "cclf: interrupted\n"
-
-
-def interrupt_at(module):
     original = __import__
 
-    def importing(name, *words):
-        if name == module:
+    def interrupted(name, *words):
+        if name == "cclf.cli":
             raise KeyboardInterrupt
         return original(name, *words)
 
-    return importing
+    monkeypatch.setattr("builtins.__import__", interrupted)
+    assert __main__.main() == 130
+    assert capfd.readouterr().err == "cclf: interrupted\n"
 
 
 def test_package_is_imported_without_other_modules():

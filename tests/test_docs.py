@@ -151,7 +151,7 @@ def test_slurm_script_requeues_only_a_run_that_was_stopped(tmp_path, code, queue
     assert done.returncode == code
     assert (calls.read_text() if calls.exists() else "") == queued
     asked = train_config((tmp_path / "run").read_text().split()[2:])
-    assert (asked.config.seed, asked.out) == (3, Path("/home/me/runs"))
+    assert (asked.config.seed, asked.options.out) == (3, Path("/home/me/runs"))
 
 
 def test_every_column_of_a_table_is_explained():

@@ -43,36 +43,27 @@ def test_extras_are_those_of_pyproject():
         assert all(module.replace("_", "-") in line for module in modules), extra
 
 
-@pytest.mark.quick("config0-imageio-video")
+@pytest.mark.quick("config0-imageio-video", "config3-tensorboard-tensorboard")
 @pytest.mark.parametrize(
     ("config", "module", "extra"),
-    [(SAC, "imageio", "video"), (SAC, "imageio_ffmpeg", "video"), (GRIDS, "minigrid", "minigrid")],
+    [
+        (SAC, "imageio", "video"),
+        (SAC, "imageio_ffmpeg", "video"),
+        (GRIDS, "minigrid", "minigrid"),
+        (tiny_config(env_steps=30, tensorboard=True), "tensorboard", "tensorboard"),
+    ],
 )
-def test_run_without_the_packages_of_video_begins_with_a_warning(
-    tmp_path, monkeypatch, config, module, extra
-):
+def test_run_without_a_package_begins_with_a_warning(tmp_path, monkeypatch, config, module, extra):
     hide(monkeypatch, module)
     code, out, err = train(tmp_path, config)
     folder = tmp_path / config.run_name()
     assert (code, out) == (0, f"{folder}\n"), err
-    assert (
-        err.splitlines()[0]
-        == f"cclf: warning: no video, it needs {module}: pip install 'cclf[{extra}]'"
-    )
+    name = "TensorBoard" if extra == "tensorboard" else "video"
+    warning = f"cclf: warning: no {name}, it needs {module}: pip install 'cclf[{extra}]'"
+    assert err.splitlines()[0] == warning
     assert not list(folder.glob("*.mp4"))
+    assert not (folder / "tensorboard").exists()
     assert len(rows(folder / "eval.csv")) == 1
-
-
-def test_run_without_tensorboard_begins_with_a_warning(tmp_path, monkeypatch):
-    hide(monkeypatch, "tensorboard")
-    config = tiny_config(env_steps=30, tensorboard=True)
-    code, _, err = train(tmp_path, config)
-    assert code == 0
-    assert (
-        err.splitlines()[0]
-        == "cclf: warning: no TensorBoard, it needs tensorboard: pip install 'cclf[tensorboard]'"
-    )
-    assert not (tmp_path / config.run_name() / "tensorboard").exists()
 
 
 def raising(error):
@@ -179,15 +170,11 @@ def grid_run(trained):
 
 def test_doctor_names_missing_modules_and_their_extra(monkeypatch):
     hide(monkeypatch, "imageio_ffmpeg", "matplotlib")
-    lacking = missing_packages(("video", "report", "tensorboard"))
-    finding = next(
-        found for found in diagnose(healthy(missing_extras=lacking)) if found.name == "extras"
-    )
-    assert (
-        finding.value
-        == "not installed: imageio_ffmpeg, matplotlib: pip install 'cclf[video,report]'"
-    )
-    assert finding.status == "note"
+    missing = missing_packages(("video", "report", "tensorboard"))
+    findings = {finding.name: finding for finding in diagnose(healthy(missing_extras=missing))}
+    install = "imageio_ffmpeg, matplotlib: pip install 'cclf[video,report]'"
+    assert findings["extras"].value == f"not installed: {install}"
+    assert findings["extras"].status == "note"
 
 
 def test_tensorboard_that_cannot_be_imported_is_a_warning(tmp_path, monkeypatch, capsys):

@@ -61,15 +61,22 @@ def test_every_option_is_described_by_sentences(name):
         assert said[field].endswith("."), f"{name}: {field}: {said[field]}"
 
 
-def shown(*words, columns="80"):
-    """The help of a command, without boxes."""
+def shown(*words):
+    """The help of a command in a terminal of 80 columns."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", columns)
-        with contextlib.suppress(SystemExit):
-            main([*words, "--help"])
+        patch.setenv("COLUMNS", "80")
+        assert main([*words, "--help"]) == 0
     out.flush()
     return out.buffer.getvalue().decode()
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *(f"bench {name}" for name in bench.benchmarks())])
+def test_help_fits_a_terminal_and_names_the_values_of_options(command):
+    text = shown(*command.split())
+    assert text.startswith(f"usage: cclf {command}")
+    assert max(len(line) for line in text.splitlines()[1:]) <= 80
+    assert not re.findall(r"STR|\{None\}|\(default: \)", text)
 
 
 TASK_OF = {"sac": "toy/reach", "drqv2": "toy/reach", "a2c": "minigrid/DoorKey-6x6"}

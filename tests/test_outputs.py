@@ -1,5 +1,4 @@
-"""Outputs that cannot be written, words that are no task, times and cells: one line each, and
-nothing wrong on the way."""
+"""Outputs that cannot be written, command lines without a task, time limits, and formulas in cells."""
 
 import csv
 import re
@@ -37,84 +36,63 @@ def results(tmp_path_factory):
     return out / "runs"
 
 
-def commands(finished, results):
-    train = ["--tasks", "toy/reach-1d", "--methods", "cclf", "--seeds", "1"]
-    return {
-        "results": ["results", results, "--out"],
-        "plot": ["plot", results, "--out"],
-        "report": ["report", results, "--out"],
-        "report tables": ["report", results, "--tables"],
-        "inspect": ["inspect", finished, "--samples", "8", "--out"],
-        "export": ["export", finished, "--out"],
-        "play": ["play", finished, "--out"],
-        "sweep": ["sweep", *train, "--out"],
-        "demo": ["demo", "--out"],
-        "reproduce": ["reproduce", "minigrid", "--out"],
-    }
+# By command: its words, where RUN and RUNS are folders, and the suffix of its output.
+COMMANDS = {
+    "results": ("results RUNS", ""),
+    "plot": ("plot RUNS", ".svg"),
+    "report": ("report RUNS", ".html"),
+    "report tables": ("report RUNS --tables", ""),
+    "inspect": ("inspect RUN --samples 8", ".html"),
+    "export": ("export RUN", ".pt2"),
+    "play": ("play RUN", ".mp4"),
+    "sweep": ("sweep --tasks toy/reach-1d --methods cclf --seeds 1", ""),
+    "demo": ("demo", ""),
+    "reproduce": ("reproduce minigrid", ""),
+}
 
 
-SUFFIXES = {"plot": ".svg", "report": ".html", "inspect": ".html", "export": ".pt2", "play": ".mp4"}
-NAMES = (
-    "results",
-    "plot",
-    "report",
-    "report tables",
-    "inspect",
-    "export",
-    "play",
-    "sweep",
-    "demo",
-    "reproduce",
-)
+@pytest.fixture
+def arguments(finished, results):
+    """The words of a command with the paths of these folders."""
+    paths = {"RUNS": str(results), "RUN": str(finished)}
+    return lambda words: [paths.get(word, word) for word in words.split()]
 
 
-@pytest.mark.quick(
-    "results", "plot", "report", "report tables", "inspect", "export", "play", "sweep", "demo"
-)
-@pytest.mark.parametrize("name", NAMES)
-def test_an_output_below_a_file_is_one_line_before_the_work(
-    name, finished, results, tmp_path, monkeypatch, capsys
+def assert_not_written(capsys, code, path):
+    printed, error = capsys.readouterr()
+    assert (code, printed, error.count("\n")) == (2, "", 1), error
+    assert error.startswith(f"cclf: cannot write {path}")
+
+
+@pytest.mark.quick(*(name for name in COMMANDS if name != "reproduce"))
+@pytest.mark.parametrize("name", COMMANDS)
+def test_output_below_a_file_is_refused_before_the_work(
+    name, arguments, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    words = [str(word) for word in commands(finished, results)[name]]
-    assert cli.main([*words, f"file/out{SUFFIXES.get(name, '')}"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1, said.err
-    assert "cannot write" in said.err
+    words, suffix = COMMANDS[name]
+    option = "" if name == "report tables" else "--out"
+    code = cli.main([*arguments(f"{words} {option}"), f"file/out{suffix}"])
+    assert_not_written(capsys, code, "file/")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "nothing was begun"
 
 
-@pytest.mark.parametrize("name", ["plot", "report", "inspect", "export", "play"])
-def test_a_folder_in_the_place_of_an_output_is_one_line(
-    name, finished, results, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    out = Path(f"out{SUFFIXES[name]}")
-    out.mkdir()
-    assert cli.main([*(str(word) for word in commands(finished, results)[name]), str(out)]) == 2
-    assert "cannot write" in capsys.readouterr().err
-
-
-@pytest.mark.quick("demo-report.html", "demo-curiosity.html")
+@pytest.mark.quick("plot", "play", "demo report.html", "demo curiosity.html")
 @pytest.mark.parametrize(
-    ("name", "file"),
+    "name",
     [
-        ("demo", "report.html"),
-        ("demo", "curiosity.html"),
-        ("reproduce", "report.html"),
+        *(name for name, (_, suffix) in COMMANDS.items() if suffix),
+        *("demo report.html", "demo curiosity.html", "reproduce report.html"),
     ],
 )
-def test_folder_in_the_place_of_a_later_output_is_one_line_before_the_work(
-    name, file, finished, results, tmp_path, capsys
-):
-    (tmp_path / file).mkdir()
-    words = [str(word) for word in commands(finished, results)[name]]
-    assert cli.main([*words, str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith(f"cclf: cannot write {tmp_path / file}: Is a directory")
+def test_folder_in_the_place_of_an_output_is_refused(name, arguments, tmp_path, capsys):
+    command, _, file = name.partition(" ")
+    words, suffix = COMMANDS[command]
+    path = tmp_path / (file or f"out{suffix}")
+    path.mkdir()
+    code = cli.main([*arguments(words), "--out", str(tmp_path if file else path)])
+    assert_not_written(capsys, code, f"{path}: Is a directory")
 
 
 OLD = "mine, and longer than what a full disk takes " * 9
@@ -199,14 +177,11 @@ def quick_studies(monkeypatch, results):
     "plot svg",
     "results",
     "results again",
-    "export pt",
     "play",
 )
 @pytest.mark.usefixtures("quick_studies")
 @pytest.mark.parametrize("name", FULL_DISK)
-def test_output_on_a_full_disk_stays_as_it_was(
-    name, finished, results, tmp_path, monkeypatch, capsys
-):
+def test_output_on_a_full_disk_stays_as_it_was(name, arguments, tmp_path, monkeypatch, capsys):
     if "onnx" in name:
         pytest.importorskip("onnxruntime")
     words, before = FULL_DISK[name]
@@ -218,19 +193,16 @@ def test_output_on_a_full_disk_stays_as_it_was(
             (out / file).symlink_to("/dev/null")
         else:
             (out / file).write_text(text)
-    paths = {"RUNS": str(results), "RUN": str(finished)}
-    arguments = [paths.get(word, word) for word in words.split()]
     if name.endswith("again"):
-        assert cli.main(arguments) == 0
+        assert cli.main(arguments(words)) == 0
     known = contents(out)
     capsys.readouterr()
     with full_disk():
-        code = cli.main(arguments)
-    said = capsys.readouterr().err
-    assert code == 2, said
-    assert re.match("cclf: cannot write out(/[a-z]|:)", said), said
-    assert said.count("\n") == 1, said
-    assert len(said) < 200, said
+        code = cli.main(arguments(words))
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1), error
+    assert re.match("cclf: cannot write out(/[a-z]|:)", error), error
+    assert len(error) < 200, error
     assert contents(out) == known
 
 
@@ -239,32 +211,25 @@ def test_output_on_a_full_disk_stays_as_it_was(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "task"),
     [
-        ["--out", "toy/reach-1d"],
-        ["--out", "toy/reach-1d", "--seed", "2"],
-        ["--seed", "2", "--no-video", "--out", "toy/reach-1d"],
-        ["--with-tasks", "toy/reach-1d"],
+        ("--out toy/reach-1d --seed 2", None),
+        ("--seed 2 --no-video --out toy/reach-1d", None),
+        ("--with-tasks toy/reach-1d", None),
+        ("toy/reach-1d --out toy/reach", "toy/reach-1d"),
+        ("--out toy/reach toy/reach-1d", "toy/reach-1d"),
+        ("--no-video toy/reach-1d", "toy/reach-1d"),
+        ("--dry-run toy/reach-1d --out=toy/reach", "toy/reach-1d"),
+        ("--seed 3 toy/reach-1d --with-seeds 1 2", "toy/reach-1d"),
+        ("--frame_stack 2 toy/reach-1d", "toy/reach-1d"),
     ],
 )
-def test_the_value_of_an_option_is_no_task(words):
+def test_value_of_an_option_is_not_the_task(words, task):
+    if task is not None:
+        assert train_config(words.split()).config.task == task
+        return
     with pytest.raises(ConfigError, match="needs a task"):
-        train_config(words)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["toy/reach-1d", "--out", "toy/reach"],
-        ["--out", "toy/reach", "toy/reach-1d"],
-        ["--no-video", "toy/reach-1d"],
-        ["--dry-run", "toy/reach-1d", "--out=toy/reach"],
-        ["--seed", "3", "toy/reach-1d", "--with-seeds", "1", "2"],
-        ["--frame_stack", "2", "toy/reach-1d"],
-    ],
-)
-def test_the_task_may_stand_anywhere(words):
-    assert train_config(words).config.task == "toy/reach-1d"
+        train_config(words.split())
 
 
 def test_a_further_task_takes_the_place_of_the_task_and_not_of_an_option():
@@ -338,11 +303,11 @@ def test_a_run_without_a_time_limit_says_so_at_its_start():
 # ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["=1+1", "@SUM(A1)", "+cmd", "-cmd"])
 @pytest.mark.parametrize("field", ["task", "method", "profile", "device", "commit"])
-def test_names_that_begin_as_formulas_are_refused(field, name):
-    with pytest.raises(ConfigError, match="formula"):
-        runs.check_names([row()._replace(**{field: name})])
+def test_names_that_begin_as_formulas_are_refused(field):
+    for name in ("=1+1", "@SUM(A1)", "+cmd", "-cmd"):
+        with pytest.raises(ConfigError, match="formula"):
+            runs.check_names([row()._replace(**{field: name})])
     runs.check_names([row("re3+cclf", value=-1.0)])
 
 

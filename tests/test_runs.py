@@ -90,19 +90,26 @@ def test_folder_with_one_run_stands_for_it(trained, tmp_path):
     assert runs.select_run(tmp_path, last=False) == one
 
 
-def test_outputs_go_into_the_run_folder_and_a_second_one_says_what_it_replaced(trained, tmp_path):
+@pytest.mark.quick("play-episode.mp4", "export --card-agent")
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("play", "episode.mp4"),
+        ("inspect --samples 8", "curiosity.html"),
+        ("export", "policy.pt2"),
+        ("export --card", "agent"),
+    ],
+)
+def test_output_goes_into_the_run_folder_and_says_what_it_replaced(
+    trained, tmp_path, command, name
+):
     run = tmp_path / "run"
     shutil.copytree(trained / CURIOUS.run_name(), run)
-    for words, name in (
-        (["play", run], "episode.mp4"),
-        (["inspect", run, "--samples", "8"], "curiosity.html"),
-        (["export", run], "policy.pt2"),
-        (["export", run, "--card"], "agent"),
-    ):
-        code, out, err = cclf(*words)
-        assert (code, err) == (0, ""), err
-        assert out.splitlines()[-1] == str(run / name)
-        assert (run / name).exists()
-        if name == "episode.mp4":
-            assert cclf(*words)[2] == f"replaced {run / name}\n"
+    word, *options = command.split()
+    code, out, err = cclf(word, run, *options)
+    assert (code, err) == (0, ""), err
+    assert out.splitlines()[-1] == str(run / name)
+    assert (run / name).exists()
+    if name != "agent":
+        assert cclf(word, run, *options)[2] == f"replaced {run / name}\n"
     assert runs.find_runs(tmp_path) == [run], "the exported agent is no further run"

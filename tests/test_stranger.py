@@ -83,8 +83,8 @@ def test_a_sweeps_child_does_not_see_the_working_directory(
     plant(tmp_path / "here", marks)
     monkeypatch.chdir(tmp_path / "here")
     job = Job((make_run_spec(presets.resolve("toy/reach-1d", "rad"), tmp_path, ("--dry-run",)),))
-    code = child.Child(job, tmp_path, {}).process.wait(60)
-    assert (code, os.listdir(marks)) == (0, []), (job.folders(tmp_path)[0] / child.LOG).read_text()
+    code = child.Child(job, {}).process.wait(60)
+    assert (code, os.listdir(marks)) == (0, []), (job.first.folder / child.LOG).read_text()
 
 
 RUNS = tiny_options(TINY)[5:]  # but for task, method and seed

@@ -6,7 +6,6 @@ could not be written; 75 stopped by a signal after saving (run the same command 
 interrupted (Ctrl-C) with nothing to save.
 """
 
-import errno
 import importlib
 import io
 import os
@@ -20,6 +19,7 @@ from cclf.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_FAILED,
+    FULL_DISK,
     ConfigError,
     WorkerError,
     did_you_mean,
@@ -102,7 +102,7 @@ def _exit_code(arguments: list[str]) -> int:
             raise
         path = os.fsdecode(error.filename) if not isinstance(error.filename, int) else "a file"
         say(f"cclf: cannot access {path}: {error.strerror or error}")
-        return EXIT_FAILED if error.errno in (errno.ENOSPC, errno.EDQUOT) else EXIT_BAD_INPUT
+        return EXIT_FAILED if error.errno in FULL_DISK else EXIT_BAD_INPUT
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -120,8 +120,8 @@ def _run_command(arguments: list[str]) -> int:
         raise ConfigError(
             f"unknown command {name!r}{did_you_mean(name, COMMANDS)} (see: cclf --help)"
         )
-    exit_code: int = importlib.import_module(f"cclf.commands.{name}").main(arguments[1:])
-    return exit_code
+    exit_code: int | None = importlib.import_module(f"cclf.commands.{name}").main(arguments[1:])
+    return exit_code or EXIT_DONE
 
 
 if __name__ == "__main__":

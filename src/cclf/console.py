@@ -4,6 +4,7 @@ the command line reports lost results."""
 import contextlib
 import errno
 import html
+import io
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -48,31 +49,26 @@ class TolerantStream:
     """A stream whose write errors are not raised: the output is lost, and the first error is in `error`. A
     broken pipe (as with `head`) is not recorded as an error."""
 
+    error: OSError | None
+
     def __init__(self, stream: IO[str] | None):
-        self._stream = stream
-        self.error: OSError | None = None
-        self.usable = stream is not None
+        self._stream = io.StringIO() if stream is None else stream
+        self.usable, self.error = stream is not None, None
         if stream is None:
             self.error = OSError(errno.EBADF, os.strerror(errno.EBADF))
 
-    @property
-    def encoding(self) -> str:
-        return getattr(self._stream, "encoding", None) or "utf-8"
-
     def write(self, text: str) -> int:
         with self._tolerant():
-            if self._stream is not None:
-                self._stream.write(text)
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         with self._tolerant():
-            if self._stream is not None:
-                self._stream.flush()
+            self._stream.flush()
 
     def isatty(self) -> bool:
         with contextlib.suppress(OSError, ValueError):
-            return self._stream is not None and self._stream.isatty()
+            return self._stream.isatty()
         return False
 
     @contextlib.contextmanager

@@ -9,7 +9,7 @@ import ctypes
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import util
 from pathlib import Path
@@ -210,13 +210,15 @@ def forecast_run(config: Config, facts: Facts) -> Forecast:
     allocated."""
     task, suite = config.task, config.task.partition("/")[0]
     package = suite_of(task).package
-    if package is not None and machine.version(package) is None:
-        install = f"pip install 'cclf[{suite}]'"
-        return {"task": task, "error": f"needs the package {package}", "fix": install}
-    if suite == "dmc" and "error" in (facts["renderer"] or {}):
-        return {"task": task, "error": "needs rendering, which fails", "fix": "fix the renderer"}
-    if "error" in facts["torch"]:
-        return {"task": task, "error": "needs PyTorch, which fails", "fix": "fix PyTorch"}
+    is_missing = package is not None and machine.version(package) is None
+    no_frames = suite == "dmc" and "error" in (facts["renderer"] or {})
+    for cannot_run, error, fix in (
+        (is_missing, f"needs the package {package}", f"pip install 'cclf[{suite}]'"),
+        (no_frames, "needs rendering, which fails", "fix the renderer"),
+        ("error" in facts["torch"], "needs PyTorch, which fails", "fix PyTorch"),
+    ):
+        if cannot_run:
+            return {"task": task, "error": error, "fix": fix}
     from cclf.envs.make import make_env
     from cclf.training.trainer import replay_size
 
@@ -324,21 +326,23 @@ def _renderer(facts: Facts) -> list[Finding]:
 def _fix_of_software_rendering(facts: Facts, backend: str) -> str:
     if backend == "osmesa":
         return "unset MUJOCO_GL, which selects software rendering"
-    if backend != "egl" or facts["nvidia_egl"] == "no library":
-        return FIX_NO_GRAPHICS
-    if facts["nvidia_egl"] == "no vendor file":
-        return FIX_NO_VENDOR_FILE
-    return "check /dev/dri permissions and MUJOCO_EGL_DEVICE_ID"
+    fixes = {
+        "no library": FIX_NO_GRAPHICS,
+        "no vendor file": FIX_NO_VENDOR_FILE,
+        "installed": "check /dev/dri permissions and MUJOCO_EGL_DEVICE_ID",
+    }
+    return fixes[facts["nvidia_egl"]] if backend == "egl" else FIX_NO_GRAPHICS
 
 
 def _fix_of_renderer(facts: Facts, error: str) -> str:
     if facts["mujoco_pair"] in ("broken", "incomplete"):
         return "fix MuJoCo first"
-    if "MUJOCO_EGL_DEVICE_ID" in error:
-        return "unset MUJOCO_EGL_DEVICE_ID, or set it to one of EGL's devices"
-    if "did not answer" in error:
-        return f"{FIX_OSMESA}, or update the GPU driver"
-    return f"if GL libraries are missing, {machine.GL_HELP}"
+    fixes = {
+        "MUJOCO_EGL_DEVICE_ID": "unset MUJOCO_EGL_DEVICE_ID, or set it to one of EGL's devices",
+        "did not answer": f"{FIX_OSMESA}, or update the GPU driver",
+    }
+    missing_libraries = f"if GL libraries are missing, {machine.GL_HELP}"
+    return next((fix for text, fix in fixes.items() if text in error), missing_libraries)
 
 
 def _atari(facts: Facts) -> Finding:
@@ -362,21 +366,18 @@ def _forecast(forecast: Forecast, facts: Facts) -> list[Finding]:
     size, disk_bytes = forecast["replay_bytes"], forecast["disk_bytes"]
     if not size:
         return [Finding("replay", f"{task}: none")]
-    gpu_memory = [gpu["memory_free_bytes"] or 0 for gpu in facts["gpus"]]
-    fits_memory = size <= 0.9 * facts["memory_free_bytes"] or size < 0.8 * max(
-        gpu_memory, default=0
+    gpu_memory = max((gpu["memory_free_bytes"] or 0 for gpu in facts["gpus"]), default=0)
+    replay = Finding(
+        "replay", f"{task}: {forecast['replay_transitions']:,} transitions, {_gb(size)}"
     )
-    fits_disk = disk_bytes <= facts["disk_free_bytes"]
-    replay = f"{task}: {forecast['replay_transitions']:,} transitions, {_gb(size)}"
-    checkpoints = f"{task}: up to {_gb(disk_bytes)} of disk"
-    lower = "lower --replay-capacity-transitions or --frame-pixels"
-    free = "free space, or use --out on a larger disk"
-    return [
-        Finding("replay", replay) if fits_memory else Finding("replay", replay, "error", lower),
-        Finding("checkpoints", checkpoints)
-        if fits_disk
-        else Finding("checkpoints", checkpoints, "error", free),
-    ]
+    if size > 0.9 * facts["memory_free_bytes"] and size >= 0.8 * gpu_memory:
+        lower = "lower --replay-capacity-transitions or --frame-pixels"
+        replay = replace(replay, status="error", fix=lower)
+    checkpoints = Finding("checkpoints", f"{task}: up to {_gb(disk_bytes)} of disk")
+    if disk_bytes > facts["disk_free_bytes"]:
+        free = "free space, or use --out on a larger disk"
+        checkpoints = replace(checkpoints, status="error", fix=free)
+    return [replay, checkpoints]
 
 
 def _gb(size_bytes: int) -> str:

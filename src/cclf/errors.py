@@ -2,11 +2,13 @@
 packages."""
 
 import difflib
+import errno
 import importlib.util
 from collections.abc import Iterable
 
 # Of `cclf`: success; a run failed; invalid input; stopped by a signal after saving.
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the numbers of an OSError: no space, or no quota
 
 # The optional dependencies of this package: what pip calls an extra, and the modules it installs.
 EXTRAS = {
@@ -14,6 +16,7 @@ EXTRAS = {
     "report": ("matplotlib", "jinja2"),
     "tensorboard": ("tensorboard",),
     "minigrid": ("minigrid", "gymnasium"),
+    "atari": ("ale_py",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "pandas": ("pandas",),
     "ray": ("ray",),

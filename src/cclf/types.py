@@ -121,7 +121,7 @@ class HasNetworks(Protocol):
     def networks(self) -> nn.Module: ...
 
 
-class Env(Protocol):
+class Env(HasState, Protocol):
     """One environment. An agent step repeats the action and renders once."""
 
     spec: EnvSpec
@@ -137,7 +137,6 @@ class Env(Protocol):
         ...
 
     def close(self) -> None: ...
-    def state_dict(self) -> StateDict: ...
 
     def load_state_dict(self, state: StateDict) -> bool:
         """Returns False if the environment cannot be restored and must be reset."""
@@ -194,15 +193,12 @@ class UpdateResult(NamedTuple):
     priority: Tensor | None  # (B,)  new replay weights, None where replay is uniform
 
 
-class OffPolicyAlgorithm(Policy, HasState, Protocol):
+class OffPolicyAlgorithm(Policy, HasNetworks, HasState, Protocol):
     """A base algorithm that learns from replayed batches. `noise` holds every random number of one
     update."""
 
     metric_names: tuple[str, ...]
     updates: int  # made so far
-
-    @property
-    def networks(self) -> nn.Module: ...  # evaluation takes a copy of them
 
     def draw_noise(
         self, batch_size: int, augment_generator: torch.Generator, policy_generator: torch.Generator
@@ -226,15 +222,11 @@ class Rollout(NamedTuple):
     ended: np.ndarray  # (T, N) bool  terminated or truncated
 
 
-class OnPolicyAlgorithm(HasState, Protocol):
+class OnPolicyAlgorithm(SamplingPolicy, HasNetworks, HasState, Protocol):
     """A base algorithm that learns from the rollouts of its current policy."""
 
     metric_names: tuple[str, ...]
 
-    @property
-    def networks(self) -> nn.Module: ...
-
-    def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray: ...
     def update(self, rollout: Rollout, env_steps: Tensor) -> Metrics: ...
 
 

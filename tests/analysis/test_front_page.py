@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from cclf.analysis.plotting import INK
+from cclf.analysis.figures import INK
 
 ROOT = Path(__file__).parents[2]
 

@@ -160,7 +160,7 @@ def test_the_command_writes_a_new_document_and_fills_an_old_one(
     old.write_text("# Mine\n<!-- table verdicts-minigrid -->\n<!-- end of table -->\nand so on\n")
     assert cli.main([*arguments, str(old), str(new)]) == 0
     assert new.read_text() == text
-    assert "**held**: ratio 1.80 [1.80, 1.80], 5 seeds; cclf is above re3, and b" in old.read_text()
+    assert "**held**: ratio 1.80 [1.80, 1.80], 5 seeds; cclf is above re3; b" in old.read_text()
     assert old.read_text().endswith("<!-- end of table -->\nand so on\n")
     capsys.readouterr()
     (tmp_path / "binary.md").write_bytes(b"\xff\xfe<!-- table x -->\n")

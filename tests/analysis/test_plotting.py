@@ -117,9 +117,11 @@ def test_broken_variable_of_matplotlib_is_one_line(results: Path, tmp_path: Path
 
 
 def test_one_module_imports_matplotlib() -> None:
+    """Other modules import its types only, which no program executes."""
+    types = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", re.MULTILINE)
     found = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
-        if re.search(r"^\s*(import|from) matplotlib", path.read_text(), re.MULTILINE)
+        if re.search(r"^\s*(import|from) matplotlib", types.sub("", path.read_text()), re.MULTILINE)
     }
-    assert found == {"analysis/plotting.py"}
+    assert found == {"analysis/figures.py"}

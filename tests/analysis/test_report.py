@@ -27,30 +27,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reported") / "my runs"
     for seed in range(1, 6):
         for method, value in (("re3", 0.3), ("cclf", 0.9)):
-            evaluations = {
-                steps: value * steps / 400_000 + 0.01 * seed
-                for steps in (100_000, 200_000, 300_000, 400_000)
-            }
-            if (method, seed) == ("re3", 5):
-                evaluations = {100_000: 0.1}
+            failed = (method, seed) == ("re3", 5)
+            steps = (100_000, 200_000, 300_000, 400_000)
+            evaluations = {n: value * n / 400_000 + 0.01 * seed for n in steps}
+            evaluations = {100_000: 0.1} if failed else evaluations
+            log = TRAIN if method == "cclf" else ""
             for task in (TASK, "minigrid/Empty-16x16"):
-                log = TRAIN if method == "cclf" else ""
-                write_run(
-                    out,
-                    method,
-                    seed,
-                    task=task,
-                    evaluations=evaluations,
-                    failed=(method, seed) == ("re3", 5),
-                    train=log,
-                )
-        write_run(
-            out,
-            "cclf",
-            seed,
-            task=CARTPOLE,
-            evaluations={50_000: 300.0, 100_000: 700.0 + 10 * seed},
-        )
+                run = {"task": task, "evaluations": evaluations, "failed": failed, "train": log}
+                write_run(out, method, seed, **run)
+        evaluations = {50_000: 300.0, 100_000: 700.0 + 10 * seed}
+        write_run(out, "cclf", seed, task=CARTPOLE, evaluations=evaluations)
     write_run(out, "drq", 1, task=CARTPOLE, evaluations={50_000: 300.0})
     return out
 
@@ -58,7 +44,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shown(runs: Path) -> Path:
     out = runs.parent / "report.html"
-    assert cli.main(["report", str(runs), "--out", str(out)]) == 0
+    words = ["report", str(runs), "--out", str(out), "--tables", str(runs.parent / "tables")]
+    assert cli.main(words) == 0
     return out
 
 
@@ -84,9 +71,11 @@ def test_the_page_works_on_any_screen(tab: Page, shown: Path, width: int, dark: 
     background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     ink = tab.evaluate("getComputedStyle(document.querySelector('svg text')).fill")
     assert background == ("rgb(22, 24, 29)" if dark else "rgb(251, 250, 247)")
-    assert ink == ("rgb(230, 228, 222)" if dark else "rgb(29, 35, 48)"), (
-        "figures take the colour of the page"
-    )
+    assert ink == ("rgb(230, 228, 222)" if dark else "rgb(29, 35, 48)"), "of the page"
+    cells = "[...document.querySelectorAll('td.held, td.undecided, td.did-not-hold')]"
+    edges = tab.evaluate(f"{cells}.map(cell => cell.getBoundingClientRect().right)")
+    assert len(edges) > 3
+    assert max(edges) <= width, "verdicts are read without scrolling"
 
 
 def text_of(tab: Page, selector: str = "body") -> str:
@@ -121,29 +110,18 @@ def test_the_page_holds_verdicts_tables_and_what_failed(tab: Page, shown: Path) 
     assert "2 of 26 runs failed: 7.7%" in text
     assert "value_loss was nan" in text
     assert "unfinished" in text
-    labels = tab.evaluate(
-        "[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))"
-    )
-    assert all(labels)
-
-
-def test_contents_lead_to_every_section_and_captions_stand_above_their_tables(
-    tab: Page, shown: Path
-) -> None:
-    tab.open(shown, 1100)
-    titles = tab.evaluate("[...document.querySelectorAll('details[id]')].map(d => d.id)")
-    links = "[...document.querySelectorAll('nav a')]"
-    assert tab.evaluate(f"{links}.map(a => document.querySelector(a.hash).id)") == titles
-    tab.open_details()
-    tops = tab.evaluate(
-        "[...document.querySelectorAll('figure:has(table figcaption, figcaption + div table)')].map("
-        "f => [f.querySelector('figcaption').getBoundingClientRect().bottom, "
+    labels = "[...document.querySelectorAll('svg')].map(s => s.getAttribute('aria-label'))"
+    assert all(tab.evaluate(labels))
+    sections = tab.evaluate("[...document.querySelectorAll('details[id]')].map(d => d.id)")
+    links = "[...document.querySelectorAll('nav a')].map(a => document.querySelector(a.hash).id)"
+    assert tab.evaluate(links) == sections
+    edges = tab.evaluate(
+        "[...document.querySelectorAll('figure.table:has(figcaption)')].map(f => "
+        "[f.querySelector('figcaption').getBoundingClientRect().bottom, "
         "f.querySelector('table').getBoundingClientRect().top])"
     )
-    without = "[...document.querySelectorAll('figure.table:not(:has(figcaption))')].length"
-    assert len(tops) > 5
-    assert all(caption <= table for caption, table in tops)
-    assert tab.evaluate(without) == 1, "only the origin needs no caption"
+    assert len(edges) > 5
+    assert all(caption <= table for caption, table in edges), "captions are above their tables"
 
 
 def test_a_table_that_is_wider_than_its_place_says_so_and_no_other(
@@ -186,6 +164,24 @@ def test_the_panels_of_a_task_have_the_same_axes(tmp_path: Path) -> None:
     assert first[0][1] > 2_400_000
     assert first[1][1] > 24.0
     assert other[0][1] < 400_000
+
+
+def test_parts_legends_and_columns_have_what_there_is(tmp_path: Path) -> None:
+    other = row("re3", 1, 400_000, 0.5, task="minigrid/Empty-16x16")
+    rows = [row("cclf", 1, n, 0.5) for n in (200_000, 400_000)] + [other]
+    load.write_results(rows, tmp_path / "first")
+    (part,) = report.build_report(tmp_path).parts
+    assert list(part.sections[0].figures[0].styles) == ["cclf"], "re3 has no curve"
+    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5)
+    load.write_results([*rows, row("cclf", 1, profile="entropy-0.001")], tmp_path / "first")
+    (part,) = report.build_report(tmp_path).parts
+    assert part.tables[0].header == ("MiniGrid", "entropy-0.01"), "no claim can be evaluated"
+    missing = "Claims that need further runs: 10 on MiniGrid, 3 on curiosity"
+    assert missing in part.sections[0].text
+    mixed = runs_of("cclf", [0.9]) + runs_of("re3", [0.5], repeat=2)
+    load.write_results(mixed, tmp_path / "second")
+    with pytest.raises(ConfigError, match=r"^second: .* differ in env steps per agent step"):
+        report.build_report(tmp_path)
 
 
 def test_a_report_of_some_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,41 +228,6 @@ def test_folders_of_results_are_parts_of_one_report(tab: Page, tmp_path: Path) -
     assert "20 runs" in text_of(tab)
 
 
-def test_a_part_that_is_refused_is_named(tmp_path: Path) -> None:
-    load.write_results(runs_of("cclf", [0.9]), tmp_path / "first")
-    load.write_results(
-        runs_of("cclf", [0.9]) + runs_of("re3", [0.5], repeat=2), tmp_path / "second"
-    )
-    with pytest.raises(ConfigError, match=r"^second: .* differ in env steps per agent step"):
-        report.build_report(tmp_path)
-
-
-def test_a_legend_names_the_methods_that_are_drawn(tmp_path: Path) -> None:
-    other = row("re3", 1, 400_000, 0.5, task="minigrid/Empty-16x16")
-    load.write_results([row("cclf", 1, n, 0.5) for n in (200_000, 400_000)] + [other], tmp_path)
-    (part,) = report.build_report(tmp_path).parts
-    assert list(part.sections[0].figures[0].styles) == ["cclf"]
-
-
-def test_a_profile_without_results_of_a_claim_is_no_column(tmp_path: Path) -> None:
-    rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5)
-    load.write_results([*rows, row("cclf", 1, profile="entropy-0.001")], tmp_path)
-    (part,) = report.build_report(tmp_path).parts
-    assert part.tables[0].header == ("MiniGrid", "entropy-0.01")
-    assert "Claims that need further runs: 10 on MiniGrid, 3 on curiosity" in (
-        part.sections[0].text
-    )
-
-
-def test_verdicts_can_be_read_on_a_phone_without_scrolling(tab: Page, shown: Path) -> None:
-    tab.open(shown, 390)
-    tab.open_details()
-    cells = "[...document.querySelectorAll('td.held, td.undecided, td.did-not-hold')]"
-    edges = tab.evaluate(f"{cells}.map(cell => cell.getBoundingClientRect().right)")
-    assert len(edges) > 3
-    assert max(edges) <= 390
-
-
 HOSTILE = '$\\frac$"><img src=x onerror="window.hacked=1"><b>{x}'
 
 
@@ -295,29 +256,15 @@ def test_a_hostile_run_stays_text(
         json.dumps({"metric": HOSTILE, "value": "<script>"})
     )
     out = tmp_path / "<b>.html"
-    command = [
-        "report",
-        str(tmp_path / "runs"),
-        "--out",
-        str(out),
-        "--tables",
-        str(tmp_path / "t"),
-        "--png",
-        str(tmp_path / "p"),
-    ]
-    assert cli.main(command) == 0
+    files = ["--tables", str(tmp_path / "t"), "--png", str(tmp_path / "p")]
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(out), *files]) == 0
     tab.open(out, 1100)
     tab.open_details()
     assert tab.problems == []
     assert tab.requests == [out.as_uri()]
     assert tab.evaluate("window.hacked === undefined")
-    assert (
-        tab.evaluate(
-            "document.querySelectorAll('script, img, [onerror], [onload], main > b, td b, td "
-            "i').length"
-        )
-        == 0
-    )
+    live = "script, img, [onerror], [onload], main > b, td b, td i"
+    assert tab.evaluate(f"document.querySelectorAll('{live}').length") == 0
     assert tab.evaluate("document.querySelectorAll('svg').length") == 3, (
         "its curve, its curiosity and its bonus are drawn"
     )
@@ -344,40 +291,35 @@ def test_names_that_cannot_be_shown_are_refused(tmp_path: Path, key: str, value:
         report.build_report(tmp_path)
 
 
-def test_figures_and_tables_are_written_as_files(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    places = {name: tmp_path / name for name in ("pdf", "png", "tables")}
-    options = [word for name, folder in places.items() for word in (f"--{name}", str(folder))]
-    assert cli.main(["report", str(runs), "--out", str(tmp_path / "r.html"), *options]) == 0
-    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert all(path.stat().st_size > 0 for path in written)
-    assert (places["pdf"] / "learning-curves.pdf").read_bytes().startswith(b"%PDF")
-    assert (places["png"] / "learning-curves.png").read_bytes().startswith(b"\x89PNG")
-    with (places["tables"] / "returns-dmc-released.csv").open(newline="") as file:
+def test_figures_are_written_as_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load.write_results([row("cclf", 1, n) for n in (200_000, 400_000)], tmp_path)
+    options = ["--pdf", str(tmp_path / "pdf"), "--png", str(tmp_path / "png")]
+    words = ["report", str(tmp_path), "--out", str(tmp_path / "r.html"), *options]
+    assert cli.main(words) == 0
+    page, pdf, png = (Path(line) for line in capsys.readouterr().out.splitlines())
+    assert page.read_bytes().startswith(b"<!doctype html>")
+    assert pdf == tmp_path / "pdf" / "learning-curves.pdf"
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_tables_are_written_as_csv_and_latex(shown: Path) -> None:
+    folder = shown.parent / "tables"
+    with (folder / "returns-dmc-released.csv").open(newline="") as file:
         (line,) = csv.DictReader(file)
-    assert (line["task"], line["method"], line["mean"], line["published_mean"]) == (
-        CARTPOLE,
-        "cclf",
-        "730.0",
-        "799.0",
-    )
-    assert (line["clock"], line["steps"], line["seeds"]) == ("env_steps", "100000", "5")
-    tex = (places["tables"] / "returns-dmc-released.tex").read_text()
-    assert r"730 $\pm$ 15.8" in tex
-    for path in places["tables"].glob("*.tex"):
+    expected = {"task": CARTPOLE, "method": "cclf", "mean": "730.0", "published_mean": "799.0"}
+    assert line | expected | {"clock": "env_steps", "steps": "100000", "seeds": "5"} == line
+    assert r"730 $\pm$ 15.8" in (folder / "returns-dmc-released.tex").read_text()
+    for path in folder.glob("*.tex"):
         text = path.read_text()
         assert text.count("{") == text.count("}")
         assert text.isascii()
-        rules = [line for line in text.splitlines() if line.endswith("rule")]
-        assert rules == [r"\toprule", r"\midrule", r"\bottomrule"]
-        caption, label, begin = (
-            text.index(word) for word in (r"\caption{", r"\label{", "{tabular}")
-        )
-        assert caption < label < begin
+        words = (r"\caption{", r"\label{", "{tabular}", "toprule", "midrule", "bottomrule")
+        places = [text.index(word) for word in words]
+        assert places == sorted(places)
         inside = text.partition("\\toprule\n")[2].partition("\\bottomrule")[0].splitlines()
-        spaces = (r"\midrule", r"\addlinespace")
-        assert len({line.count(" & ") for line in inside if line not in spaces}) == 1
+        rows = [line for line in inside if line not in (r"\midrule", r"\addlinespace")]
+        assert len({line.count(" & ") for line in rows}) == 1
 
 
 def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
@@ -399,21 +341,14 @@ def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
     assert ("2", "verdicts: held", "held") in report_files.tiles(composed)
 
 
-def test_a_game_that_was_evaluated_once_is_in_no_table_of_best_evaluations(tmp_path: Path) -> None:
-    load.write_results(
-        [row("curl", 1, 400_000, 2.0, task="atari/Breakout", repeat=4, episodes=10)], tmp_path
-    )
-    assert not [
-        table.name
-        for table in report.build_report(tmp_path).parts[0].tables
-        if "best" in table.name
-    ]
-
-
 def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path) -> None:
     """CURL's published column is the best evaluation of training, so it stands with ours and not
     with the last agents."""
     rows = []
+    once = row("curl", 1, 400_000, 2.0, task="atari/Breakout", repeat=4, episodes=10)
+    load.write_results([once], tmp_path)
+    names = [table.name for table in report.build_report(tmp_path).parts[0].tables]
+    assert not any("best" in name for name in names), "a single evaluation is no best"
     for game in ("atari/Pong", "atari/Freeway", "atari/SpaceInvaders"):
         for seed, best in ((1, 9.0), (2, 7.0)):
             halfway, end = (
@@ -431,18 +366,16 @@ def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path
     last, best_ones = "returns-atari-entropy-0.01", "best-evaluations-atari-entropy-0.01"
     assert cell(last, "Freeway", "curl") == Cell("4.00 ± 0.000", ("[4.00, 4.00]", "2 seeds"))
     assert cell(last, "Freeway", "curl-rliable-final").notes == ("published 28.3 ± 1.40",)
-    assert cell(best_ones, "Freeway", "curl") == Cell(
-        "8.00 ± 1.41", ("[7.00, 9.00]", "2 seeds", "published 26.7")
-    )
+    published = ("[7.00, 9.00]", "2 seeds", "published 26.7")
+    assert cell(best_ones, "Freeway", "curl") == Cell("8.00 ± 1.41", published)
     assert cell(best_ones, "Freeway", "curl-rliable-best-of-10").notes == ("published 28.5",)
-    across = "across atari entropy-0.01 at 100,000 agent steps"
-    assert found[across].rows[0][0].notes == ("2 seeds × 2 tasks",), (
-        "a game without a human score is not averaged"
+    finals, bests = (
+        found[f"across atari entropy-0.01 {when}"].rows
+        for when in ("at 100,000 agent steps", "best evaluation of each run")
     )
-    assert {line[0].text for line in found[across].rows} >= {"cclf", "curl-rliable-final"}
-    assert "curl-rliable-final" not in {
-        line[0].text for line in found["across atari entropy-0.01 best evaluation of each run"].rows
-    }
+    assert finals[0][0].notes == ("2 seeds × 2 tasks",), "without the game that has no scale"
+    assert {line[0].text for line in finals} >= {"cclf", "curl-rliable-final"}
+    assert "curl-rliable-final" not in {line[0].text for line in bests}
 
 
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

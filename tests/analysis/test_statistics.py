@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cclf.analysis import statistics
-from cclf.analysis.statistics import mean_interval, steps_to_threshold
+from cclf.analysis.statistics import mean_interval
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "rliable.json").read_text())
 X, Y = np.array(GOLDEN["x"]), np.array(GOLDEN["y"])
@@ -43,9 +43,12 @@ def test_performance_profile_equals_rliables() -> None:
 
 
 def test_runs_are_resampled_within_their_task() -> None:
+    """Jointly resampled, the mean of the second task would be ten times that of the first."""
     scores = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
-    draws = statistics.resample(scores, 500, np.random.default_rng(0))
-    assert draws.shape == (500, 3, 2)
+    drawn = []
+    statistics.interval(scores, lambda part: drawn.append(part) or statistics.mean(part))
+    draws = drawn[0]
+    assert draws.shape == (statistics.RESAMPLES, 3, 2)
     assert set(draws[..., 0].ravel()) == {1.0, 2.0, 3.0}
     assert set(draws[..., 1].ravel()) == {10.0, 20.0, 30.0}
     assert (draws[..., 1] != 10 * draws[..., 0]).any(), "tasks must not be resampled jointly"
@@ -79,19 +82,6 @@ def test_interval_covers_the_mean_of_many_samples_about_as_often_as_it_says() ->
         interval = mean_interval(random.normal(3.0, 1.0, (30, 1)), resamples=400, seed=trial)
         hits += bool(interval.low[0] <= 3.0 <= interval.high[0])
     assert 0.88 <= hits / 200 <= 0.99
-
-
-def test_interval_is_per_column_and_narrows_with_runs() -> None:
-    random = np.random.default_rng(2)
-    few, many = (mean_interval(random.normal(0.0, 1.0, (runs, 2))) for runs in (5, 500))
-    assert few.estimate.shape == (2,)
-    assert (many.high - many.low < few.high - few.low).all()
-
-
-def test_steps_to_threshold_is_the_first_reading_or_never() -> None:
-    steps = np.array([100, 200, 300])
-    assert steps_to_threshold(steps, np.array([0.0, 0.9, 0.5]), 0.9) == 200
-    assert steps_to_threshold(steps, np.array([0.0, 0.1, 0.5]), 0.9) == float("inf")
 
 
 def test_one_run_on_several_tasks_has_an_interval_over_tasks_that_methods_share() -> None:

@@ -1,19 +1,57 @@
-"""Benchmarks of updates, small enough for a CPU."""
+"""Benchmarks of updates and of training, small enough for a CPU."""
+
+import json
+from dataclasses import replace
 
 import pytest
 
-from cclf import cli
-from cclf.benchmark import updates
-from tiny_runs import tiny_config
+from cclf import benchmark, cli
+from tiny_runs import CPU, tiny_config
 
 
-@pytest.mark.quick("sac-cclf")
+def report_of(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, dict[str, float]]:
+    """The document that `cclf bench` prints, with nothing else on standard output."""
+    assert cli.main(["bench", *words.split(), "--device", "cpu", "--json"]) == 0
+    report: dict[str, dict[str, float]] = json.loads(capsys.readouterr().out)
+    assert {"task", "device", "commit", "command"} <= report.keys()
+    return report
+
+
+def test_bench_update_prints_times_and_parity(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = report_of(capsys, "update --task toy/reach-1d --methods drq --pairs 2")["drq"]
+    assert 0 < figures["p10_ms"] <= figures["median_ms"] <= figures["p90_ms"]
+    cosines = figures["parity"]["step_cosine"], figures["parity"]["least_step_cosine"]
+    assert cosines == (pytest.approx(1.0, abs=1e-12),) * 2
+
+
+@pytest.mark.slow("test_bench_update_prints_times_and_parity")
 @pytest.mark.parametrize(("base", "method"), [("sac", "cclf"), ("drqv2", "drq-v2+cclf")])
-def test_update_benchmark_reports_times_and_parity(base: str, method: str) -> None:
-    report = updates.bench_updates([tiny_config(base=base, method=method, env_steps=200)], "cpu", 2)
-    figures = report[method]
-    assert figures["parity"]["step_cosine"] == pytest.approx(1.0)
-    assert figures["p10_ms"] <= figures["median_ms"] <= figures["p90_ms"]
+def test_parity_of_cclf_is_one_on_a_cpu(base: str, method: str) -> None:
+    report = benchmark.bench_updates(
+        [tiny_config(base=base, method=method, env_steps=200)], "cpu", 2
+    )
+    assert report[method]["parity"]["step_cosine"] == pytest.approx(1.0)
+
+
+@pytest.mark.slow("test_bench_update_prints_times_and_parity")
+def test_bench_loop_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = report_of(capsys, "loop --task toy/reach-1d --method rad --seconds 0.3")["rad"]
+    assert figures["agent_steps_per_second"] > 0
+
+
+def test_parity_reports_the_worst_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other discounts: other targets, other steps. Over two batches the least is below the median."""
+    config = benchmark.bench_configs("toy/reach-1d", None, ["drq"], "fp32")[0]
+    config = replace(config, algorithm=replace(config.algorithm, batch_size=8))
+    learner = benchmark.make_off_policy_learner(config, CPU)
+    benchmark._fill_replay(learner, benchmark._random_frames(learner, 20))
+    other = replace(config, algorithm=replace(config.algorithm, discount=0.5))
+    monkeypatch.setattr(benchmark, "float32_config", lambda _: other)
+    monkeypatch.setattr(benchmark, "BATCHES_ON_CPU", 2)
+    found = benchmark.step_parity(config, learner)
+    assert found["least_step_cosine"] < found["step_cosine"] < 1.0 - 1e-6
+    assert found["critic_loss_relative_difference"] > 0.0
+    learner.close()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from cclf.data.replay import Replay, slots_needed
+from cclf.data.replay import Replay
 
 CPU = torch.device("cpu")
 FRAME = (2, 3, 3)
@@ -89,7 +89,6 @@ def assert_same(batch, naive):
 episodes = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     frame_stack=st.integers(1, 4),
     capacity=st.integers(1, 24),
@@ -121,10 +120,8 @@ def test_every_live_transition_equals_the_naive_buffers(
         player.episode(length, terminated, check)
 
 
-@pytest.mark.parametrize("frame_stack", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    ("capacity", "length"), [(30, 10), (37, 10), (5, 10), (1, 3), (10, 1), (64, 1)]
-)
+@pytest.mark.parametrize("frame_stack", [1, 3])
+@pytest.mark.parametrize(("capacity", "length"), [(37, 10), (5, 10), (10, 1)])
 def test_the_newest_capacity_transitions_are_live_when_episodes_have_full_length(
     frame_stack, capacity, length
 ):
@@ -147,49 +144,6 @@ def test_one_endless_episode_keeps_the_whole_capacity_live():
     assert_same(replay.gather(live_slots(replay)), player.naive)
 
 
-def test_a_stack_repeats_the_first_frame_of_its_episode_and_ends_in_the_newest():
-    replay = make_replay(capacity=20, frame_stack=3, frame=(1, 1, 1))
-    frames = [np.full((1, 1, 1), n, np.uint8) for n in range(10)]
-
-    def stack():
-        return replay.observation().flatten().tolist()
-
-    replay.begin_episode(frames[7])
-    replay.add(np.zeros(ACTIONS), 0.0, True, frames[8])
-    replay.begin_episode(frames[1])
-    seen = [stack()]
-    for n in (2, 3, 4):
-        replay.add(np.zeros(ACTIONS), 0.0, False, frames[n])
-        seen.append(stack())
-    assert seen == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [2, 3, 4]]
-    assert replay.observation().shape == (1, 3, 1, 1)
-    assert replay.observation().dtype == torch.uint8
-    batch = replay.gather(live_slots(replay))
-    assert batch.observation.flatten(1).tolist() == [[7, 7, 7], [1, 1, 1], [1, 1, 2], [1, 2, 3]]
-    assert batch.next_observation.flatten(1).tolist() == [
-        [7, 7, 8],
-        [1, 1, 2],
-        [1, 2, 3],
-        [2, 3, 4],
-    ]
-
-
-def test_termination_stops_the_bootstrap_and_truncation_keeps_it():
-    player = Player(make_replay(capacity=50), seed=3)
-    player.episode(4, terminated=True)
-    player.episode(4, terminated=False)
-    assert player.replay.gather(live_slots(player.replay)).continuation.tolist() == [
-        1,
-        1,
-        1,
-        0,
-        1,
-        1,
-        1,
-        1,
-    ]
-
-
 def filled(capacity=40, count=40, seed=4):
     player = Player(make_replay(capacity), seed)
     while count > 0:
@@ -206,38 +160,12 @@ def test_samples_are_proportional_to_priorities():
         + 1e-3
     )
     replay.set_priorities(slots, weights)
-    draws = replay.sample(200_000, torch.Generator().manual_seed(6)).slot
+    draws = replay.sample(100_000, torch.Generator().manual_seed(6)).slot
     counts = torch.bincount(draws, minlength=replay.slots)
     dead = torch.from_numpy(~replay.valid)
     assert counts[dead].sum() == 0
     expected = weights / weights.sum() * len(draws)
     assert scipy.stats.chisquare(counts[slots].numpy(), expected.numpy()).pvalue > 1e-3
-
-
-def test_new_transitions_are_sampled_uniformly():
-    replay = filled().replay
-    counts = torch.bincount(
-        replay.sample(100_000, torch.Generator().manual_seed(7)).slot, minlength=replay.slots
-    )
-    assert scipy.stats.chisquare(counts[live_slots(replay)].numpy()).pvalue > 1e-3
-
-
-def test_samples_depend_on_the_generator_only():
-    replay = filled().replay
-    one, two, other = (
-        replay.sample(64, torch.Generator().manual_seed(seed)).slot for seed in (8, 8, 9)
-    )
-    assert torch.equal(one, two)
-    assert not torch.equal(one, other)
-
-
-def test_the_last_priority_of_a_duplicate_slot_is_stored():
-    replay = filled().replay
-    a, b, c = live_slots(replay)[:3].tolist()
-    replay.set_priorities(
-        torch.tensor([a, b, a, c, b, a]), torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    )
-    assert replay.priorities[[a, b, c]].tolist() == pytest.approx([0.6, 0.5, 0.4])
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.01, 1.0)), min_size=1, max_size=60))
@@ -283,9 +211,9 @@ def test_entropy_share_is_one_for_uniform_replay_and_falls_with_it():
 
 @pytest.mark.parametrize("max_episode", [125, 250, 500, None])
 def test_a_hundred_thousand_transitions_of_100x100_rgb_need_3_gigabytes(max_episode):
-    needed = Replay.bytes_needed(100_000, (3, 100, 100), 6, 3, max_episode)
-    assert 3.0e9 < needed <= 3.1e9
-    assert slots_needed(100_000, max_episode, 3) < 1.01 * 100_000
+    replay = Replay(100_000, (3, 100, 100), 6, 3, max_episode, torch.device("meta"))
+    assert 3.0e9 < replay.num_bytes <= 3.1e9
+    assert replay.slots < 1.01 * 100_000
 
 
 class Walker:
@@ -309,7 +237,6 @@ class Walker:
             self.starts[start] = (total, float(goes_on), last - 1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     n_steps=st.integers(1, 4),
     frame_stack=st.integers(1, 4),
@@ -337,14 +264,6 @@ def test_n_steps_end_with_their_episode(n_steps, frame_stack, capacity, plays, s
             assert np.array_equal(batch.observation[row].numpy(), naive[number][0])
             if goes_on:
                 assert np.array_equal(batch.next_observation[row].numpy(), naive[last][4])
-
-
-def test_bytes_needed_are_the_bytes_of_a_replay():
-    shape = (50, (3, 10, 10), 4, 3, 7)
-    replay = Replay(*shape, CPU)
-    tensors = [x for x in vars(replay).values() if isinstance(x, torch.Tensor) and x.ndim]
-    taken = sum(tensor.numel() * tensor.element_size() for tensor in tensors) + replay.valid.nbytes
-    assert taken == Replay.bytes_needed(*shape)
 
 
 def assert_twins(one, two, naive):

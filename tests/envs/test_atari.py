@@ -55,12 +55,12 @@ def whole_games(name, seed=0, **options):
     return Stacked(name, seed, clip_reward=False, life_loss_terminates=False, **options)
 
 
-def emulator(name):
+def emulator(rom, max_raw_frames):
     ale = ale_py.ALEInterface()
     ale.setLoggerMode(ale_py.LoggerMode.Error)
     ale.setFloat("repeat_action_probability", 0.0)
-    ale.setInt("max_num_frames_per_episode", 108_000)
-    ale.loadROM(roms.get_rom_path(name))
+    ale.setInt("max_num_frames_per_episode", max_raw_frames)
+    ale.loadROM(roms.get_rom_path(rom))
     return ale
 
 
@@ -95,28 +95,6 @@ def shrunk(picture, pixels=84):
     return shrink()
 
 
-def slowly_shrunk(picture, pixels=84):
-    """OpenCV's rule, a pixel at a time."""
-
-    def taps(size, i):
-        place = (i + 0.5) * size / pixels - 0.5
-        return int(place), round(2048 * (place - int(place)))
-
-    small, (height, width) = np.zeros((pixels, pixels), np.uint8), picture.shape
-    pixel = picture.tolist()
-    for i in range(pixels):
-        y, down = taps(height, i)
-        for j in range(pixels):
-            x, right = taps(width, j)
-            upper, lower = (
-                (2048 - right) * pixel[row][x] + right * pixel[row][x + 1] for row in (y, y + 1)
-            )
-            small[i, j] = (
-                ((2048 - down) * (upper >> 4) >> 16) + (down * (lower >> 4) >> 16) + 2
-            ) >> 2
-    return small
-
-
 @pytest.mark.parametrize("height", [int(height) for height in GOLDEN])
 @pytest.mark.parametrize("kind", ["noise", "checkers", "ramp"])
 def test_resize_is_bitwise_equal_to_opencv(kind, height):
@@ -127,16 +105,11 @@ def test_resize_is_bitwise_equal_to_opencv(kind, height):
     assert hashlib.sha256(small.tobytes()).hexdigest() == golden["sha256"]
 
 
-@pytest.mark.parametrize(("height", "pixels"), [(210, 84), (250, 64)])
-def test_resize_equals_the_slow_reference(height, pixels):
-    picture = drawn("noise", height)
-    np.testing.assert_array_equal(shrunk(picture, pixels), slowly_shrunk(picture, pixels))
-    np.testing.assert_array_equal(shrunk(picture[:160], 160), picture[:160])  # nothing to shrink
-
-
 def test_frames_are_never_enlarged():
     with pytest.raises(ConfigError, match="frame_pixels=161 must be 1 to 160"):
         whole_games("Pong", frame_pixels=161)
+    picture = drawn("noise", 160)
+    np.testing.assert_array_equal(shrunk(picture, 160), picture)
 
 
 # --- the rules, read again
@@ -146,8 +119,8 @@ def test_frames_are_never_enlarged():
 class SlowGame:
     """Section by section what docs/algorithms.md says, with lists and loops."""
 
-    def __init__(self, rom, seed, clip, life_loss):
-        self.ale, self.random = emulator(rom), np.random.default_rng(seed)
+    def __init__(self, rom, seed, clip, life_loss, max_raw_frames=108_000):
+        self.ale, self.random = emulator(rom, max_raw_frames), np.random.default_rng(seed)
         self.clip, self.life_loss = clip, life_loss
         self.continues = False
 
@@ -189,17 +162,19 @@ class SlowGame:
         return frame, paid, reward, self.ale.game_over() or lost
 
 
-@pytest.mark.quick("Breakout-breakout-400-True-6")
+@pytest.mark.quick("Breakout-breakout-400-True-6", "MsPacman-ms_pacman-100-True-0")
 @pytest.mark.parametrize(
     ("name", "rom", "steps", "in_training", "fewest_ends"),
     [
         ("Breakout", "breakout", 400, True, 6),  # more than the five lives of a game
+        ("MsPacman", "ms_pacman", 100, True, 0),  # rewards are clipped
         ("Qbert", "qbert", 300, True, 1),
         ("Pong", "pong", 120, True, 0),
         ("Breakout", "breakout", 250, False, 1),
     ],
 )
 def test_every_step_equals_the_slow_reference(name, rom, steps, in_training, fewest_ends):
+    """MsPacman differs where frames are shrunk after their maximum, and where rewards are not clipped."""
     env = Stacked(name, 5, clip_reward=in_training, life_loss_terminates=in_training)
     slow, random = SlowGame(rom, 5, in_training, in_training), np.random.default_rng(1)
     np.testing.assert_array_equal(env.reset()[0], slow.reset())
@@ -224,38 +199,6 @@ def test_every_step_equals_the_slow_reference(name, rom, steps, in_training, few
     assert ended >= fewest_ends
 
 
-def test_a_frame_is_the_maximum_of_the_last_two_resized_frames():
-    """Of four raw frames the third and fourth, each shrunk first."""
-    env, ale = whole_games("MsPacman"), emulator("ms_pacman")
-    env.reset()
-    ale.reset_game()
-    for _ in range(raw_frames(env)):
-        ale.act(0)
-    differed = 0
-    for _ in range(80):
-        step, screens = env.step(0), []
-        for _ in range(4):
-            ale.act(0)
-            screens.append(np.array(ale.getScreenGrayscale()))
-        np.testing.assert_array_equal(
-            step.frame[0], np.maximum(shrunk(screens[2]), shrunk(screens[3]))
-        )
-        differed += not np.array_equal(step.frame[0], shrunk(np.maximum(screens[2], screens[3])))
-    assert differed > 0, "shrinking first must make a difference somewhere"
-
-
-def test_training_clips_rewards_and_keeps_the_raw_ones():
-    ours, raw = training("MsPacman", 1), whole_games("MsPacman", 1)
-    ours.reset()
-    raw.reset()
-    pairs = [(ours.step(action), raw.step(action)) for action in [0] * 70 + [3] * 20]
-    assert all(mine.unclipped_reward == theirs.reward for mine, theirs in pairs)
-    assert {(mine.reward, theirs.reward) for mine, theirs in pairs} == {(0.0, 0.0), (1.0, 10.0)}
-    pong = training("Pong", 1)
-    pong.reset()
-    assert {pong.step(0).reward for _ in range(150)} == {0.0, -1.0}
-
-
 # --- games, lives and caps
 # --------------------------------------------------------------------------------------------
 
@@ -263,12 +206,10 @@ def test_training_clips_rewards_and_keeps_the_raw_ones():
 def test_a_game_begins_after_0_to_29_noops():
     env = whole_games("Freeway", seed=7)
     waits = []
-    for _ in range(100):
+    for _ in range(40):
         env.reset()
         waits.append(raw_frames(env))
-    random = np.random.default_rng(7)
-    assert waits == [random.integers(30) for _ in range(100)]
-    assert (min(waits), max(waits), len(set(waits)) > 20) == (0, 29, True)
+    assert waits == [int(wait) for wait in np.random.default_rng(7).integers(30, size=40)]
 
 
 def play_until(env, wanted, limit=3000, seed=2):
@@ -284,22 +225,13 @@ def play_until(env, wanted, limit=3000, seed=2):
 def test_a_lost_life_ends_an_episode_and_the_game_continues():
     env = training("Breakout")
     env.reset()
-    for lives in (4, 3, 2, 1):
-        step = play_until(env, lambda step: step.terminated)
-        assert (env._ale.lives(), env.game_over) == (lives, False)
-        assert (step.game_over, step.life_lost) == (False, True)
-        stack, frames, ram = env.stack, raw_frames(env), env._ale.getRAM()
-        first = env.reset()
-        assert raw_frames(env) == frames + 1, "one raw frame of NOOP, no new game"
-        assert (env._ale.getRAM() == ram).mean() > 0.9
-        np.testing.assert_array_equal(env.stack, np.concatenate((stack[1:], first)))
-        assert stack[1:].any(), "the stack shows what was before"
-    play_until(env, lambda step: step.terminated)
-    assert env.game_over
+    step = play_until(env, lambda step: step.terminated)
+    assert (env._ale.lives(), env.game_over) == (4, False)
+    assert (step.game_over, step.life_lost) == (False, True)
+    stack, frames = env.stack, raw_frames(env)
     first = env.reset()
-    assert (env._ale.lives(), raw_frames(env) < 30) == (5, True)
-    assert not env.stack[:3].any()
-    np.testing.assert_array_equal(env.stack[3:], first)
+    assert raw_frames(env) == frames + 1, "one raw frame of NOOP, no new game"
+    np.testing.assert_array_equal(env.stack, np.concatenate((stack[1:], first)))
 
 
 def test_in_evaluation_lives_do_not_end_an_episode():
@@ -333,38 +265,21 @@ def test_a_seeded_reset_begins_a_new_game_also_after_a_lost_life():
     assert (env._ale.lives(), raw_frames(env)) == (5, np.random.default_rng(3).integers(30))
 
 
-@pytest.mark.quick("1", "4")
-@pytest.mark.parametrize("extra", [1, 2, 3, 4])
+@pytest.mark.parametrize("extra", [1, 4])
 def test_the_frame_limit_terminates_and_missing_frames_are_black(extra):
-    """The cap counts raw frames, those of waiting too. A game that ends within a step leaves the
-    rest of it black."""
-    waits = int(np.random.default_rng(0).integers(30))
-    capped, free = (
-        whole_games("MsPacman", max_raw_frames_per_game=waits + 8 + extra),
-        emulator("ms_pacman"),
-    )
-    assert capped.spec.max_episode_agent_steps == -(-(waits + 8 + extra) // 4)
-    capped.reset()
-    assert [capped.step(1).terminated for _ in range(2)] == [False, False]
-    step = capped.step(1)
-    assert (step.terminated, step.truncated, step.game_over) == (True, False, True)
-    assert raw_frames(capped) == waits + 8 + extra
-    free.reset_game()
-    for _ in range(waits):
-        free.act(0)
-    screens = []
-    for _ in range(8 + extra):
-        free.act(free.getMinimalActionSet()[1])
-        screens.append(shrunk(np.array(free.getScreenGrayscale())))
-    expected = {
-        1: np.zeros((84, 84)),
-        2: np.zeros((84, 84)),
-        3: screens[-1],
-        4: np.maximum(screens[-2], screens[-1]),
-    }
-    np.testing.assert_array_equal(step.frame[0], expected[extra])
-    assert capped.reset().any()
-    assert not capped.game_over
+    """The limit counts raw frames, those of the no-ops too."""
+    limit = int(np.random.default_rng(0).integers(30)) + 8 + extra
+    capped = whole_games("MsPacman", max_raw_frames_per_game=limit)
+    slow = SlowGame("ms_pacman", 0, False, False, limit)
+    assert capped.spec.max_episode_agent_steps == -(-limit // 4)
+    np.testing.assert_array_equal(capped.reset()[0], slow.reset())
+    ended = False
+    while not ended:
+        step, (frame, _, _, ended) = capped.step(1), slow.step(1)
+        np.testing.assert_array_equal(step.frame[0], frame)
+        assert (step.terminated, step.truncated, step.game_over) == (ended, False, ended)
+    assert step.frame.any() == (extra == 4)
+    np.testing.assert_array_equal(capped.reset()[0], slow.reset())
 
 
 def test_a_life_lost_at_the_frame_limit_ends_the_game():
@@ -386,11 +301,6 @@ def test_a_game_that_ends_during_noops_begins_again():
         assert not env.game_over
 
 
-def test_the_frame_limit_is_108_000():
-    assert whole_games("Pong").spec.max_episode_agent_steps == 27_000
-    assert whole_games("Pong")._ale.getInt("max_num_frames_per_episode") == 108_000
-
-
 # --- seeds and states
 # -------------------------------------------------------------------------------------------------
 
@@ -405,17 +315,6 @@ def future(env, steps, seed=11):
         if step.terminated:
             seen.update(env.reset().tobytes())
     return seen.hexdigest()
-
-
-def test_equal_seeds_give_equal_games():
-    def start(seed, reset_seed=None):
-        env = training("Breakout", seed)
-        env.reset(reset_seed)
-        return future(env, 60)
-
-    assert start(1) == start(1)
-    assert len({start(seed) for seed in range(4)}) > 2
-    assert start(1) == start(9, reset_seed=1)
 
 
 @pytest.mark.quick("Assault")
@@ -460,17 +359,6 @@ def test_a_state_between_a_lost_life_and_its_reset(tmp_path):
     assert future(resumed, 200) == future(env, 200)
 
 
-def test_a_state_right_before_a_life_is_lost():
-    env, resumed, random = training("Breakout"), training("Breakout", 7), np.random.default_rng(2)
-    env.reset()
-    step = None
-    while step is None or not step.terminated:
-        before, action = env.state_dict(), random.integers(4)
-        step = env.step(action)
-    resumed.load_state_dict(before)
-    assert resumed.step(action).terminated
-
-
 def test_a_state_after_the_last_frame_of_a_game_and_one_before_the_first(tmp_path):
     env, resumed = whole_games("Breakout"), whole_games("Breakout", 7)
     resumed.load_state_dict(through_a_checkpoint(env.state_dict(), tmp_path / "first"))
@@ -482,21 +370,12 @@ def test_a_state_after_the_last_frame_of_a_game_and_one_before_the_first(tmp_pat
     assert future(resumed, 30) == future(env, 30)
 
 
-def test_a_state_is_a_copy_and_belongs_to_its_game():
+def test_a_state_of_another_game_or_a_damaged_one_is_refused():
     env = training("Pong")
     env.reset()
     state = env.state_dict()
-    expected = future(env, 50)
-    env.load_state_dict(state)
-    assert future(env, 50) == expected
     with pytest.raises(ConfigError, match="this state is of pong, not of breakout"):
         training("Breakout").load_state_dict(state)
-
-
-def test_a_damaged_emulator_state_is_refused_in_one_line():
-    env = training("Pong")
-    env.reset()
-    state = env.state_dict()
     for damaged in (state["emulator"][:100], np.zeros(14_000, np.uint8), np.zeros(0, np.uint8)):
         with pytest.raises(ConfigError, match="the emulator's state is damaged"):
             env.load_state_dict(state | {"emulator": damaged})
@@ -505,29 +384,16 @@ def test_a_damaged_emulator_state_is_refused_in_one_line():
 def test_later_steps_do_not_write_into_returned_arrays():
     env = training("Breakout")
     first = env.reset()
-    step, stack, state = env.step(1), env.stack, env.state_dict()
-    before = [
-        array.copy() for array in (first, step.frame, stack, state["stack"], state["emulator"])
-    ]
+    step, state = env.step(1), env.state_dict()
+    arrays = (first, step.frame, env.stack, state["stack"], state["emulator"])
+    copies = [array.copy() for array in arrays]
     future(env, 40)
-    for array, kept in zip(
-        (first, step.frame, stack, state["stack"], state["emulator"]), before, strict=True
-    ):
+    for array, kept in zip(arrays, copies, strict=True):
         np.testing.assert_array_equal(array, kept)
 
 
 # --- names, actions, pictures
 # -----------------------------------------------------------------------------------------
-
-
-def test_game_names_may_be_camel_case_or_snake_case():
-    spellings = {
-        "SpaceInvaders": "space_invaders",
-        "space_invaders": "space_invaders",
-        "Qbert": "qbert",
-        "MsPacman": "ms_pacman",
-    }
-    assert {name: whole_games(name).game for name in spellings} == spellings
 
 
 @pytest.mark.parametrize(
@@ -564,13 +430,12 @@ def test_missing_roms_are_refused(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.quick("2", "action3")
-@pytest.mark.parametrize("action", [2, np.int64(2), np.array(2), np.array([2], np.int32)])
-def test_an_action_is_an_integer_of_any_kind(action):
+def test_an_action_is_an_integer_of_any_kind():
     env, twin = whole_games("Freeway"), whole_games("Freeway")
     env.reset()
     twin.reset()
-    np.testing.assert_array_equal(env.step(action).frame, twin.step(2).frame)
+    for action in (np.int64(2), np.array([2], np.int32)):
+        np.testing.assert_array_equal(env.step(action).frame, twin.step(2).frame)
 
 
 def test_render_returns_the_screen_in_color():

@@ -25,12 +25,6 @@ def test_a_stack_is_padded_before_the_first_frame_and_oldest_first(pad, before):
         assert stack.push(frame(8))[:, 0, 0].tolist() == [6] * 2 + [7] * 2 + [8] * 2
 
 
-def test_states_are_stacked_to_one_vector():
-    stack = FrameStack(2, "repeat")
-    stack.push(np.array([1.0, 2.0], np.float32))
-    assert stack.push(np.array([3.0, 4.0], np.float32)).tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
 @pytest.mark.parametrize(("num_actions", "before"), [(None, 5), (3, 0)])
 def test_rows_of_a_batch_begin_episodes_by_themselves(num_actions, before):
     stacks = BatchFrameStack(EnvSpec((2, 3, 3), 1, 1, None, num_actions), 2)

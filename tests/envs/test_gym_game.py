@@ -1,7 +1,7 @@
-"""Gymnasium environments with discrete actions, learned by Rainbow: one that shows layers of cells
-as MinAtar's games do, and CartPole through its renderer."""
+"""Gymnasium environments from their pixels, with continuous and with discrete actions: an environment
+that shows its own clock, and Pendulum and CartPole through their renderers."""
 
-from dataclasses import replace
+import os
 
 import numpy as np
 import pytest
@@ -13,107 +13,108 @@ from cclf.algorithms.rainbow.rainbow import make_rainbow  # noqa: E402
 from cclf.algorithms.registry import make_learner  # noqa: E402
 from cclf.config import EnvConfig  # noqa: E402
 from cclf.envs.frame_stack import StackedEnv  # noqa: E402
-from cclf.envs.gymnasium_env import GymnasiumEnv, inspect_env, to_rgb  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumEnv, inspect_env, rgb_frame  # noqa: E402
 from cclf.envs.registry import task_kind, task_note  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from cclf.storage.migrations import migrate_config  # noqa: E402
 from rainbow_inputs import games_in  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
-from tiny_runs import CPU, differing, make_learners, run, tables, tiny_config, tiny_options  # noqa: E402
+from tiny_runs import CPU, run, tiny_config, tiny_options  # noqa: E402
 
-CELLS, PIXELS = 10, 50
+PIXELS = 24
+Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
+IMAGE = Box(0, 255, (PIXELS, PIXELS, 3), np.uint8)
+BOUNDS = Box(-2.0, 6.0, (2,), np.float32)
 
 
-class Falling(gymnasium.Env):
-    """Catch a ball on 10x10 cells: layers of paddle, ball and the ball's trail, on or off. Three
-    actions, counted from `first`."""
+class Clock(gymnasium.Env):
+    """Every number of an observation is the clock, the reward too, and with boolean layers one number
+    is True. It ends `length` steps after a random start. Like some environments it returns one array
+    that it writes again."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+    starts = 0
 
-    def __init__(self, render_mode=None, first=0, seeded=True):
-        self.render_mode, self.first, self.seeded = render_mode, first, seeded
-        self.observation_space = gymnasium.spaces.Box(0, 1, (CELLS, CELLS, 3), np.bool_)
-        self.action_space = gymnasium.spaces.Discrete(3, start=first)
-        self.layers = np.zeros((CELLS, CELLS, 3), np.bool_)
-        self.resets = 0
+    def __init__(self, render_mode=None, space=IMAGE, actions=BOUNDS, length=1_000, seeded=True):
+        self.render_mode, self.length, self.seeded = render_mode, length, seeded
+        self.observation_space, self.action_space = space, actions
+        self.array, self.given = np.zeros(space.shape, space.dtype), []
+
+    def _observation(self):
+        self.array[...] = 0 if self.array.dtype == np.bool_ else self.clock
+        self.array.flat[self.clock % self.array.size] |= self.array.dtype == np.bool_
+        return self.array
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         del options
-        self.resets += 1
-        self.paddle, self.row = CELLS // 2, 0
-        self.column = int(self.np_random.integers(CELLS)) if self.seeded else self.resets % CELLS
-        return self._seen(), {}
+        Clock.starts += 1
+        self.start = int(self.np_random.integers(100)) if self.seeded else Clock.starts % 100
+        self.clock = self.start
+        return self._observation(), {}
 
     def step(self, action):
         assert action in self.action_space, action
-        self.paddle = min(max(self.paddle + int(action) - self.first - 1, 0), CELLS - 1)
-        self.row += 1
-        over = self.row == CELLS - 1
-        caught = over and self.paddle == self.column
-        return self._seen(), 5.0 * caught, over, False, {}
-
-    def _seen(self):
-        """One array, written again each time, as some environments do."""
-        self.layers[:] = False
-        self.layers[CELLS - 1, self.paddle, 0] = True
-        self.layers[self.row, self.column, 1] = True
-        self.layers[: self.row, self.column, 2] = True
-        return self.layers
+        self.given.append(action)
+        self.clock += 1
+        over = self.clock - self.start == self.length
+        return self._observation(), float(self.clock), over, False, {}
 
     def render(self):
-        return to_rgb(self.layers).repeat(4, 0).repeat(4, 1)
+        return np.full((40, 60, 3), 7, np.uint8)
 
 
-class Still(Falling):
-    """The same, of which only a vector is given."""
-
-    def __init__(self, render_mode=None):
-        super().__init__(render_mode)
-        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (3,))
-
-    def _seen(self):
-        super()._seen()
-        return np.zeros(3, np.float32)
-
-
-class Many(Falling):
-    def __init__(self, render_mode=None):
-        super().__init__(render_mode)
-        self.action_space = gymnasium.spaces.MultiDiscrete([2, 3])
-
-
+GAME = {"actions": Discrete(3, start=1), "length": 9}
+LIMITED = {"max_episode_steps": 10}
 VARIANTS = {
-    "Falling": (Falling, {}),
-    "FromOne": (Falling, {"kwargs": {"first": 1}}),
-    "Short": (Falling, {"max_episode_steps": 4}),
-    "Unseeded": (Falling, {"kwargs": {"seeded": False}}),
-    "Still": (Still, {}),
-    "Many": (Many, {}),
+    "Limited": ({}, LIMITED),
+    "LimitedGame": (GAME | {"length": 1_000}, LIMITED),
+    "Ending": ({"length": 5}, LIMITED),
+    "Endless": ({}, {}),
+    "ChannelsFirst": ({"space": Box(0, 255, (3, PIXELS, PIXELS), np.uint8)}, {}),
+    "Gray": ({"space": Box(0, 255, (PIXELS, PIXELS), np.uint8)}, {}),
+    "GrayChannel": ({"space": Box(0, 255, (PIXELS, PIXELS, 1), np.uint8)}, {}),
+    "Wide": ({"space": Box(0, 255, (30, 50, 3), np.uint8)}, {}),
+    "Vector": ({"space": Box(0, 255, (5,), np.uint8)}, {}),
+    "Game": (GAME, {}),
+    "Layers": (GAME | {"space": Box(0, 1, (10, 10, 3), np.bool_)}, {}),
+    "VectorGame": (GAME | {"space": Box(0, 255, (5,), np.uint8)}, {}),
+    "UnseededGame": (GAME | {"seeded": False}, {}),
 }
 
 
 @pytest.fixture(autouse=True, scope="module")
 def registered():
-    for name, (kind, settings) in VARIANTS.items():
-        gymnasium.register(
-            f"cclf-game/{name}-v0", entry_point=kind, disable_env_checker=True, **settings
-        )
+    for name, (kwargs, settings) in VARIANTS.items():
+        settings = settings | {"kwargs": kwargs, "disable_env_checker": True}
+        gymnasium.register(f"cclf-test/{name}-v0", entry_point=Clock, **settings)
     yield
     for name in VARIANTS:
-        del gymnasium.registry[f"cclf-game/{name}-v0"]
+        del gymnasium.registry[f"cclf-test/{name}-v0"]
 
 
-def make(name="Falling", action_repeat=1, seed=1, pixels=PIXELS, frame_stack=2):
-    env = GymnasiumEnv(f"cclf-game/{name}-v0", "pixels", pixels, action_repeat, seed)
-    return StackedEnv(env, frame_stack)
+def make(name="Limited", action_repeat=1, seed=1, pixels=PIXELS):
+    return GymnasiumEnv(f"cclf-test/{name}-v0", "pixels", pixels, action_repeat, seed)
 
 
-def tiny_game(name="Falling", method="rainbow", **changes):
+def inner(env):
+    return env._env._env.unwrapped
+
+
+def clock(frame):
+    assert len(np.unique(frame)) == 1
+    return int(frame.flat[0])
+
+
+def an_action(env):
+    return np.zeros(2) if env.spec.num_actions is None else 1
+
+
+def tiny_game(name="Game", **changes):
     return tiny_config(
-        f"gym/cclf-game/{name}-v0",
-        method,
-        env={"frame_pixels": PIXELS, "crop_pixels": PIXELS, "frame_stack": 2},
+        f"gym/cclf-test/{name}-v0",
+        "rainbow",
+        env={"frame_pixels": 50, "crop_pixels": 50, "frame_stack": 2},
         algorithm={
             "learn_start_agent_steps": 12,
             "n_steps": 3,
@@ -125,97 +126,117 @@ def tiny_game(name="Falling", method="rainbow", **changes):
     )
 
 
-# --- what is seen
+# --- observations
+
+
+@pytest.mark.parametrize("name", ["Endless", "ChannelsFirst", "Gray", "GrayChannel", "Wide"])
+def test_image_observations_become_new_frames(name):
+    env = make(name)
+    first = env.reset()
+    assert (first.shape, first.dtype) == ((3, PIXELS, PIXELS), np.uint8)
+    number = clock(first)
+    assert clock(env.step(np.zeros(2)).frame) == number + 1
+    assert clock(first) == number, "a frame must not change when the array is written again"
+
+
+def test_resizing_averages_the_image():
+    image = np.zeros((30, 50, 3), np.uint8)
+    image[:, :25, 0], image[:15, :, 1] = 200, 100
+    frame = rgb_frame(image, 10)
+    assert frame.shape == (3, 10, 10)
+    assert (frame[0, :, :4] == 200).all()
+    assert (frame[0, :, 6:] == 0).all()
+    assert (frame[1, :4] == 100).all()
+    assert (frame[1, 6:] == 0).all()
+    assert frame[2].max() == 0
 
 
 def test_boolean_layers_are_enlarged_without_blur_each_with_its_own_gray():
-    game = make()
-    frame = game.reset()
-    assert (frame.shape, frame.dtype) == ((1, PIXELS, PIXELS), np.uint8)
-    assert game.spec == ((1, PIXELS, PIXELS), 1, 1, None, 3)
-    cells = frame[0].reshape(CELLS, 5, CELLS, 5)
+    game = make("Layers", pixels=50)
+    cells = game.reset()[0].reshape(10, 5, 10, 5)
     assert (cells == cells[:, :1, :, :1]).all(), "every cell is one square of 5x5 pixels"
-    game.step(1)
-    grey = game.stack[-1][::5, ::5]
-    env = game.env._env._env.unwrapped
-    assert grey[CELLS - 1, env.paddle] == 85
-    assert (grey[1, env.column], grey[0, env.column]) == (170, 255)
-    assert np.count_nonzero(grey) == 3
-    assert not np.array_equal(game.stack[0], game.stack[1])
+    for _ in range(3):
+        gray = game.step(1).frame[0, ::5, ::5]
+        row, column, layer = np.unravel_index(inner(game).clock, (10, 10, 3))
+        assert gray[row, column] == (85, 170, 255)[layer]
+        assert np.count_nonzero(gray) == 1
 
 
-def test_a_new_game_clears_the_stack_and_frames_do_not_change_later():
-    game = make()
-    first = game.reset()
-    kept = first.copy()
-    assert not game.stack[0].any()
-    while not game.step(2).game_over:
-        pass
-    assert game.stack[0].any()
-    game.reset()
-    assert not game.stack[0].any()
-    assert np.array_equal(first, kept)
+@pytest.mark.parametrize(("name", "channels"), [("Vector", 3), ("VectorGame", 1)])
+def test_without_an_image_the_rendered_frame_is_the_observation(name, channels):
+    env = make(name)
+    frame = env.reset()
+    assert (frame.shape, clock(frame)) == ((channels, PIXELS, PIXELS), 7)
+    assert env.render().shape == (40, 60, 3)
 
 
-def test_large_images_are_resized_to_gray():
-    game = make("Still", pixels=20)
-    frame = game.reset()[0]
-    env = game.env._env._env.unwrapped
-    assert frame.shape == (20, 20)
-    assert (frame[-2:, 2 * env.paddle : 2 * env.paddle + 2] > 40).all()
+# --- steps
 
 
-# --- rules of play
+@pytest.mark.parametrize("name", ["Limited", "LimitedGame"])
+@pytest.mark.parametrize(("repeat", "steps"), [(1, 10), (3, 4)])
+def test_lengths_rewards_and_truncation(name, repeat, steps):
+    env = make(name, repeat)
+    game = name == "LimitedGame"
+    expected = (1 if game else 3, PIXELS, PIXELS), 1 if game else 2, repeat, steps
+    assert env.spec == (*expected, 3 if game else None)
+    first = clock(env.reset())
+    results = [env.step(an_action(env)) for _ in range(steps)]
+    assert [r.truncated for r in results] == [False] * (steps - 1) + [True]
+    assert not any(r.terminated for r in results)
+    rewards = [first + 1 + n for n in range(10)]
+    sums = [sum(rewards[n : n + repeat]) for n in range(0, 10, repeat)]
+    assert [r.unclipped_reward for r in results] == [r.reward for r in results] == sums
+    assert clock(results[-1].frame) == first + 10
 
 
-@pytest.mark.parametrize(("repeat", "steps"), [(1, 9), (2, 5), (4, 3)])
-def test_rewards_are_not_clipped_and_termination_stops_the_action_repeat(repeat, steps):
-    game = make(action_repeat=repeat)
-    game.reset()
-    game.env._env._env.unwrapped.column = CELLS // 2  # where the paddle stands
-    outcomes = [game.step(1) for _ in range(steps)]
-    assert [step.reward for step in outcomes] == [0.0] * (steps - 1) + [5.0]
-    assert [step.terminated for step in outcomes] == [False] * (steps - 1) + [True]
-    assert outcomes[-1].game_over
-    assert outcomes[-1].unclipped_reward == 5.0
+@pytest.mark.parametrize(("name", "repeat"), [("Ending", 3), ("Game", 5)])
+def test_termination_is_not_truncation_and_stops_the_action_repeat(name, repeat):
+    env = make(name, repeat)
+    env.reset()
+    first, second = env.step(an_action(env)), env.step(an_action(env))
+    assert first[2:4] == (False, False)
+    assert second[2:4] == (True, False)
+    assert clock(second.frame) == clock(first.frame) + repeat - 1
+    assert second.game_over
+    assert make("Endless").spec.max_episode_agent_steps is None
 
 
-def test_a_time_limit_ends_the_game_too():
-    game = make("Short", action_repeat=2)
-    assert game.spec.max_episode_agent_steps == 2
-    game.reset()
-    assert game.step(1)[2:4] == (False, False)
-    step = game.step(1)
-    assert step[2:4] == (False, True)
-    assert step.game_over
-
-
-def test_discrete_actions_may_start_at_another_number():
-    game = make("FromOne")
+def test_actions_are_clipped_and_scaled_to_the_bounds_or_counted_from_the_first():
+    env = make()
+    env.reset()
+    for action in ([-1.0, 1.0], [0.0, 0.5], [3.0, -3.0]):
+        env.step(np.array(action))
+    assert np.allclose(inner(env).given, [[-2.0, 6.0], [2.0, 4.0], [6.0, -2.0]])
+    assert all(action.dtype == np.float32 for action in inner(env).given)
+    game = make("Game")
     game.reset()
     game.step(0)
-    assert game.env._env._env.unwrapped.paddle == CELLS // 2 - 1
-    assert game.spec.num_actions == 3
+    assert inner(game).given == [1]
 
 
-def test_seeds_are_reproducible_and_different():
-    def firsts(seed, count=6):
-        game = make(seed=seed)
-        return [game.reset().tobytes() for _ in range(count)]
+@pytest.mark.parametrize("name", ["Limited", "Game"])
+def test_seeds_are_reproducible_and_different(name):
+    def firsts(seed, reset_seed=None):
+        env = make(name, seed=seed)
+        return [clock(env.reset(reset_seed)), *(clock(env.reset()) for _ in range(4))]
 
-    assert firsts(1) == firsts(1)
-    assert firsts(1) != firsts(2)
-    assert len(set(firsts(1))) > 1
-    one, two = make(seed=1), make(seed=2)
-    two.reset()
-    assert np.array_equal(one.reset(2**62 + 3), two.reset(2**62 + 3))
+    assert firsts(1) == firsts(1) != firsts(2)
+    assert len(set(firsts(1))) > 1, "episodes without a seed differ"
+    assert firsts(1, 2**62 + 3) == firsts(2, 2**62 + 3)
 
 
 # --- saving
 
 
+def test_continuous_actions_from_pixels_have_no_state_to_save():
+    env = make()
+    assert env.state_dict() == {}
+    assert env.load_state_dict({}) is False
+
+
 def test_a_game_saved_in_the_middle_has_the_same_future():
-    game, other = make(seed=3), make(seed=9)
+    game, other = (StackedEnv(make("Game", seed=seed), 2) for seed in (3, 9))
     for game_steps in (0, 3, 8):
         game.reset()
         for _ in range(game_steps):
@@ -231,7 +252,7 @@ def test_a_game_saved_in_the_middle_has_the_same_future():
 
 
 def test_a_game_that_its_seed_does_not_determine_is_not_restored(capsys):
-    game, other = make("Unseeded"), make("Unseeded")
+    game, other = make("UnseededGame"), make("UnseededGame")
     game.reset()
     game.reset()
     assert other.load_state_dict(game.state_dict()) is False
@@ -240,29 +261,14 @@ def test_a_game_that_its_seed_does_not_determine_is_not_restored(capsys):
 
 @pytest.mark.parametrize("change", [{"actions": np.array([7])}, {"actions": [1]}, {"stack": 3}])
 def test_a_state_of_another_environment_is_refused(change):
-    game = make()
+    game = StackedEnv(make("Game"), 2)
     game.reset()
     with pytest.raises(ValueError, match="env"):
         game.load_state_dict(game.state_dict() | change)
 
 
-# --- runs
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    config = tiny_game(env_steps=40, eval_every_env_steps=20, eval_episodes=1)
-    whole, finished = run(config, tmp_path / "whole")
-    assert finished
-    for stop_at in (7, 25):  # in the middle of a game, before and after learning began
-        assert not run(config, tmp_path / "cut", stop_at=stop_at)[1]
-    cut, finished = run(config, tmp_path / "cut")
-    assert finished
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
-    assert differing(whole.state_dict(), cut.state_dict()) == []
-
-
 def test_a_game_that_cannot_be_restored_begins_again(tmp_path):
-    config = tiny_game("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
+    config = tiny_game("UnseededGame", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
     cut, _ = run(config, tmp_path / "run", stop_at=12)  # in its second game
     assert (cut.batch.ages[0], games_in(cut.batch)[0].begun) == (3, True)
     assert run(config, tmp_path / "run")[1]
@@ -273,24 +279,30 @@ def test_a_game_that_cannot_be_restored_begins_again(tmp_path):
     learner.close()
 
 
-@pytest.mark.parametrize(("name", "goes_on"), [("Falling", True), ("Unseeded", False)])
-def test_games_of_batched_runs_are_saved_in_the_same_way(name, goes_on):
-    config = tiny_game(name)
-    configs = [config, replace(config, seed=2)]
-    ahead, behind = (make_learners(configs, CPU) for _ in range(2))
-    for step in range(12):  # into the second game
-        for learner in ahead:
-            learner.step(step)
-    for learner, other in zip(ahead, behind, strict=True):
-        other.load_state_dict(learner.state_dict())
-        assert (learner.batch.ages[0], other.batch.ages[0]) == (3, 3 if goes_on else 0)
-    for step in range(12, 24) if goes_on else ():
-        for learner in (*ahead, *behind):
-            learner.step(step)
-    for learner, other in zip(ahead, behind, strict=True):
-        assert (differing(learner.state_dict(), other.state_dict()) == []) == goes_on
-    for learner in (ahead[0], behind[0]):
-        learner.close()
+# --- registered environments and commands
+
+
+def test_pendulum_from_its_renderer():
+    pytest.importorskip("pygame")
+    env, other = (GymnasiumEnv("Pendulum-v1", "pixels", 84, 2, seed=1) for _ in range(2))
+    assert env.spec == ((3, 84, 84), 1, 2, 100, None)
+    frame = env.reset()
+    assert (frame.shape, frame.dtype) == ((3, 84, 84), np.uint8)
+    assert np.array_equal(frame, other.reset())
+    step = env.step(np.ones(1))
+    assert step.reward < 0
+    assert not np.array_equal(frame, step.frame)
+
+
+def test_an_environment_that_cannot_be_made_is_refused():
+    with pytest.raises(ConfigError, match="cannot make 'nowhere:Clock-v0'"):
+        GymnasiumEnv("nowhere:Clock-v0")
+
+
+def test_rendering_needs_no_display(monkeypatch):
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    make("Vector")
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
 
 
 def test_cartpole_from_the_command_line(tmp_path):
@@ -305,7 +317,6 @@ def test_cartpole_from_the_command_line(tmp_path):
         eval_every_env_steps=30,
         eval_episodes=1,
     )
-    assert config.base == "rainbow"
     words = [*tiny_options(config), "--out", tmp_path]
     code, out, err = cclf("train", *words)
     assert code == 0, err
@@ -323,57 +334,45 @@ def test_cartpole_from_the_command_line(tmp_path):
     assert "over 1 episodes at 40 env steps" in out
 
 
+@pytest.mark.slow("analysis/test_export.py::test_pt2_of_rainbow_is_its_q_values_on_stacks")
 def test_a_policy_is_exported_where_a_time_limit_ends_its_games(tmp_path, monkeypatch):
-    config = tiny_game("Short", env_steps=14, eval_every_env_steps=14, eval_episodes=1)
+    config = tiny_game("LimitedGame", env_steps=24, eval_every_env_steps=24, eval_episodes=1)
     assert cclf("train", *tiny_options(config), "--out", tmp_path)[0] == 0
-    folder = tmp_path / config.run_name()
-    ages = []
-    monkeypatch.setattr(Falling, "step", lambda env, action: _counted(env, action, ages))
-    code, _, err = cclf("export", folder, "--out", tmp_path / "policy.pt2")
+    ages, step = [], Clock.step
+
+    def counted_step(env, action):
+        ages.append(env.clock - env.start)
+        return step(env, action)
+
+    monkeypatch.setattr(Clock, "step", counted_step)
+    code, _, err = cclf("export", tmp_path / config.run_name(), "--out", tmp_path / "policy.pt2")
     assert code == 0, err
-    assert max(ages) == 4, "no step is taken after the end of a game"
-
-
-def _counted(env, action, ages, step=Falling.step):
-    answer = step(env, action)
-    ages.append(env.row)
-    return answer
-
-
-# --- which base algorithm plays it
+    assert max(ages) == 9, "no step is taken after the end of a game"
 
 
 def test_the_action_space_decides_the_base_algorithm():
-    assert presets.resolve("gym/cclf-game/Falling-v0").base == "rainbow"
+    game = "gym/cclf-test/Game-v0"
+    assert presets.resolve(game).base == "rainbow"
     assert presets.resolve("gym/Pendulum-v1").base == "sac"
     assert presets.resolve("gym/Pendulum-v1", base_name="drqv2").base == "drqv2"
     assert_refused(
-        cclf("train", "gym/cclf-game/Falling-v0", "--base", "sac"),
-        "--base sac conflicts with gym/cclf-game/Falling-v0, which is discrete: use one of rainbow",
+        cclf("train", game, "--base", "sac"),
+        f"--base sac conflicts with {game}, which is discrete: use one of rainbow",
     )
 
 
 def test_both_networks_see_frames_without_cropping():
     for method in ("rainbow", "efficient-dqn"):
-        config = presets.resolve("gym/cclf-game/Falling-v0", method)
+        config = presets.resolve("gym/cclf-test/Game-v0", method)
         network = make_rainbow(config, num_actions=3).online
         assert network.encoder.visible_pixels == config.env.frame_pixels == 100
 
 
 def test_task_note_names_rendered_frames():
-    assert task_note("gym/cclf-game/Falling-v0", EnvConfig()) == ""
-    assert task_note("gym/cclf-game/Still-v0", EnvConfig()).startswith(
-        "has vectors: learning from render"
-    )
+    assert task_note("gym/cclf-test/Game-v0", EnvConfig()) == ""
+    note = task_note("gym/cclf-test/VectorGame-v0", EnvConfig())
+    assert note.startswith("has vectors: learning from render")
     assert task_note("toy/catch", EnvConfig()) == ""
-
-
-def test_multi_discrete_actions_are_refused_with_a_wrapper():
-    with pytest.raises(
-        ConfigError,
-        match=r"MultiDiscrete.*for Rainbow.*for SAC.*gymnasium\.wrappers\.TransformAction",
-    ):
-        task_kind("gym/cclf-game/Many-v0")
 
 
 def test_presets_of_a_name_from_a_file_make_no_environment():
@@ -388,6 +387,6 @@ def test_presets_of_a_name_from_a_file_make_no_environment():
 
 def test_an_environment_is_inspected_once():
     inspect_env.cache_clear()
-    task_kind("gym/cclf-game/Falling-v0")
-    task_kind("gym/cclf-game/Falling-v0")
+    task_kind("gym/cclf-test/Game-v0")
+    task_kind("gym/cclf-test/Game-v0")
     assert inspect_env.cache_info().misses == 1

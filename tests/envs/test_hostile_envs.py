@@ -9,13 +9,13 @@ import pytest
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple  # noqa: E402
+from gymnasium.spaces import Box, Discrete, MultiBinary, Tuple  # noqa: E402
 
 import cclf as package  # noqa: E402
 import hostile_envs  # noqa: E402
 from cclf.envs import gymnasium_env, toy  # noqa: E402
-from cclf.envs.gymnasium_env import GymnasiumEnv  # noqa: E402
-from cclf.envs.gymnasium_spaces import RescaleAction  # noqa: E402
+from cclf.envs.gymnasium_checks import is_image_space  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumEnv, RescaleAction  # noqa: E402
 from cclf.errors import ConfigError, WorkerError  # noqa: E402
 from hostile_envs import IMAGE, LAYERS, NAMED, exits, observes, raises, replaces, returns  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
@@ -57,48 +57,40 @@ def play(make, place, fault, limit=None, action=0.0, **settings):
 RAISED = {
     "ValueError: boom": ValueError("boom"),
     "RuntimeError: a b": RuntimeError("a\n b"),
-    "StopIteration: ": StopIteration(),
-    "GeneratorExit: ": GeneratorExit(),
-    "BaseException: ": BaseException(),
+    "StopIteration": StopIteration(),
+    "GeneratorExit": GeneratorExit(),
     "SystemExit: 0": SystemExit(0),
-    "MemoryError: ": MemoryError(),
-    "FileNotFoundError: [Errno 2] gone": FileNotFoundError(2, "gone"),
     "OSError: [Errno 28] full": OSError(errno.ENOSPC, "full"),
-    "KeyError: 'goal'": KeyError("goal"),
-    "RecursionError: deep": RecursionError("deep"),
     "ValueError: " + 288 * "x" + "...": ValueError(900 * "x"),
     "UnprintableError": hostile_envs.UnprintableError(),
 }
 
 
-@pytest.mark.parametrize("place", ["make", "reset", "step"])
-@pytest.mark.parametrize("message", RAISED)
+PLACES = [*((message, "step") for message in RAISED), ("SystemExit: 0", "make")]
+PLACES += [("OSError: [Errno 28] full", "make"), ("ValueError: boom", "reset")]
+
+
+@pytest.mark.parametrize(("message", "place"), PLACES)
 def test_an_exception_names_the_environment_and_the_method(message, place):
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(WorkerError) as caught:
         play(state, place, raises(RAISED[message]))
-    if place == "make" and message.startswith("ValueError"):
-        assert str(caught.value).startswith(f"Gymnasium cannot make '{NAME}'")
-        return
-    assert type(caught.value) is WorkerError
-    assert str(caught.value) == f"the environment {NAME} failed in {place}(): {message.strip(' :')}"
+    assert str(caught.value) == f"the environment {NAME} failed in {place}(): {message}"
     assert "hostile_envs.py" in caught.value.details
     assert caught.value.details.endswith("\n")
+
+
+def test_an_exception_that_gymnasium_documents_is_bad_input():
+    with pytest.raises(ConfigError, match=f"^Gymnasium cannot make '{NAME}'.*boom$"):
+        play(state, "make", raises(ValueError("boom")))
 
 
 # method, fault, part of the message
 RESULTS = [
     ("reset", returns(np.zeros(3, np.float32)), "reset() returned ndarray"),
-    ("reset", returns(np.zeros(2, np.float32)), "reset() returned ndarray"),
     ("reset", returns((np.zeros(3), 0.5)), "reset() returned info of type"),
-    ("reset", returns(None), "reset() returned NoneType"),
     ("reset", observes(7.0), "observation has shape (), its space has (3,)"),
-    ("reset", observes(np.zeros((1, 3))), "observation has shape (1, 3), its space has (3,)"),
-    ("step", observes(7.0), "observation has shape (), its space has (3,)"),
     ("step", observes(np.zeros(4)), "observation has shape (4,), its space has (3,)"),
-    ("step", observes("seven"), "observation has shape (), its space has (3,)"),
-    ("step", observes(["a", "b", "c"]), "observation is <U1"),
     ("step", observes([None] * 3), "observation is object"),
-    ("step", observes([1j] * 3), "observation is complex128"),
     ("step", observes([0.0, NAN, 0.0]), "an observation that is not finite in float32"),
     ("step", observes([0.0, 1e300, 0.0]), "an observation that is not finite in float32"),
     ("step", observes([[0.0], [1.0, 2.0], 3.0]), "failed in step(): ValueError: setting an array"),
@@ -109,61 +101,66 @@ RESULTS = [
         "step() returned (ndarray, float, bool, bool): use (observation, reward",
     ),
     ("step", replaces(1, None), "step() returned reward=None"),
-    ("step", replaces(1, "1.0"), "step() returned reward='1.0'"),
     ("step", replaces(1, np.zeros(2)), "step() returned reward=array([0., 0.])"),
     ("step", replaces(1, 1j), "step() returned reward=1j"),
-    ("step", replaces(1, np.complex64(1)), "step() returned reward=np.complex64(1+0j)"),
     ("step", replaces(1, 1e300), "step() returned a reward of 1e+300"),
     ("step", replaces(1, NAN), "step() returned a reward of nan"),
-    ("step", replaces(1, -INF), "step() returned a reward of -inf"),
     ("step", replaces(1, 10**400), "failed in step(): OverflowError"),
     ("step", replaces(2, np.zeros(2, bool)), "step() returned terminated=array([False, False])"),
     ("step", replaces(3, "no"), "step() returned truncated='no'"),
 ]
 
 
+# space, observation of a step, part of the message
+SPACES = [
+    (NAMED, {"goal": np.zeros(2)}, "which has no 'at'"),
+    (NAMED, {"goal": np.zeros(3), "at": 0}, "observation['goal'] has shape (3,), its space has"),
+    (NAMED, [1, 2], "observation is [1, 2], which has no 'at'"),
+    (Discrete(3, start=1), 0, "observation is 0, its space is Discrete(3, start=1)"),
+    (MultiBinary(2), np.array([0, 2], np.int8), "its space is MultiBinary"),
+    (Tuple([Discrete(2), Discrete(2)]), (0,), "observation is (0,), which has no 1"),
+    (Box(0, 9, (2,), np.int64), [0.5, 1.0], "observation is float64"),
+    (Box(0, 255, (2,), np.uint8), [0, 256], "its space uint8"),
+    (IMAGE, np.full((8, 8, 3), 0.5), "observation is float64"),
+    (LAYERS, np.full((6, 6, 4), 2), "its space bool"),
+]
+# rendered frame, part of the message
+FRAMES = [
+    (np.zeros((0, 0, 3), np.uint8), "render() returned uint8 of shape (0, 0, 3)"),
+    (np.zeros((4, 4, 2), np.uint8), "render() returned uint8 of shape (4, 4, 2)"),
+    (np.zeros((2, 4, 4, 3), np.uint8), "render() returned uint8 of shape (2, 4, 4, 3)"),
+    (np.full((4, 4, 3), 0.5), "render() returned float64 of shape"),
+    (None, "render() returned object of shape ()"),
+]
+INVALID = [(message, state, place, fault, {}) for place, fault, message in RESULTS]
+INVALID += [(message, pixels, "render", returns(frame), {}) for frame, message in FRAMES]
+INVALID += [
+    (
+        message,
+        pixels if is_image_space(space) else state,
+        "step",
+        observes(value),
+        {"observation_space": space},
+    )
+    for space, value, message in SPACES
+]
+
+
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("row", RESULTS, ids=[row[2] for row in RESULTS])
-def test_an_invalid_return_value_is_refused(row):
-    place, fault, message = row
+@pytest.mark.parametrize("row", INVALID, ids=[row[0] for row in INVALID])
+def test_an_invalid_return_value_is_one_line(row):
+    message, make, place, fault, settings = row
     with pytest.raises(WorkerError) as caught:
-        play(state, place, fault)
+        play(make, place, fault, **settings)
     line = str(caught.value)
     assert line.startswith(f"the environment {NAME}")
     assert message in line
     assert "\n" not in line
 
 
-SPACES = [
-    (NAMED, {"goal": np.zeros(2)}, "which has no 'at'"),
-    (
-        NAMED,
-        {"goal": np.zeros(3), "at": 0},
-        "observation['goal'] has shape (3,), its space has (2,)",
-    ),
-    (NAMED, {"goal": np.zeros(2), "at": 3}, "observation['at'] is 3, its space is Discrete(3)"),
-    (NAMED, [1, 2], "observation is [1, 2], which has no 'at'"),
-    (Discrete(3, start=1), 0, "observation is 0, its space is Discrete(3, start=1)"),
-    (Discrete(3), -1, "observation is -1, its space is Discrete(3)"),
-    (MultiDiscrete([2, 2]), np.array([0, -1]), "its space is MultiDiscrete"),
-    (MultiBinary(2), np.array([0, 2], np.int8), "its space is MultiBinary"),
-    (Tuple([Discrete(2), Discrete(2)]), (0,), "observation is (0,), which has no 1"),
-    (Box(0, 9, (2,), np.int64), [0.5, 1.0], "observation is float64"),
-    (Box(0, 255, (2,), np.uint8), [0, 256], "its space uint8"),
-]
-
-
-@pytest.mark.parametrize("row", SPACES, ids=[row[2] for row in SPACES])
-def test_an_observation_outside_of_its_space_is_refused(row):
-    space, value, message = row
-    with pytest.raises(WorkerError) as caught:
-        play(state, "step", observes(value), observation_space=space)
-    assert message in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "value",
-    [[1, 2, 3], (1.0, 2.0, 3.0), np.arange(3), np.arange(3.0), np.ones(3, bool), np.ones(3, "f2")],
+    [[1, 2, 3], np.arange(3.0), np.ones(3, bool), np.ones(3, "f2")],
     ids=repr,
 )
 def test_other_dtypes_that_fit_are_accepted(value):
@@ -171,44 +168,10 @@ def test_other_dtypes_that_fit_are_accepted(value):
     assert np.array_equal(step.frame, np.asarray(value, np.float32))
 
 
-@pytest.mark.parametrize("value", [1, True, np.float32(1), np.ones(1), np.array(1)], ids=repr)
+@pytest.mark.parametrize("value", [1, True, np.float32(1), np.ones(1)], ids=repr)
 def test_one_number_of_any_type_is_a_reward_and_a_flag(value):
     assert play(state, "step", replaces(1, value)).reward == 1.0
     assert play(state, "step", replaces(2, value)).terminated is True
-
-
-RENDERED_FRAMES = [
-    (np.zeros((0, 0, 3), np.uint8), "render() returned uint8 of shape (0, 0, 3)"),
-    (np.zeros((4, 4, 2), np.uint8), "render() returned uint8 of shape (4, 4, 2)"),
-    (np.zeros((2, 4, 4, 3), np.uint8), "render() returned uint8 of shape (2, 4, 4, 3)"),
-    (np.full((4, 4, 3), 0.5), "render() returned float64 of shape"),
-    (np.full((4, 4, 3), 256), "render() returned int64 of shape"),
-    (np.full((4, 4, 3), "a"), "render() returned <U1 of shape"),
-    (None, "render() returned object of shape ()"),
-]
-
-
-@pytest.mark.parametrize("row", RENDERED_FRAMES, ids=[row[1] for row in RENDERED_FRAMES])
-def test_an_invalid_rendered_frame_is_refused_during_a_run(row):
-    with pytest.raises(WorkerError) as caught:
-        play(pixels, "render", returns(row[0]))
-    assert row[1] in str(caught.value)
-
-
-IMAGES = [
-    (IMAGE, np.zeros((8, 8), np.uint8), "observation has shape (8, 8), its space has (8, 8, 3)"),
-    (IMAGE, np.full((8, 8, 3), 0.5), "observation is float64"),
-    (IMAGE, np.full((8, 8, 3), 256), "its space uint8"),
-    (LAYERS, np.full((6, 6, 4), 2), "its space bool"),
-]
-
-
-@pytest.mark.parametrize("row", IMAGES, ids=[row[2] for row in IMAGES])
-def test_an_image_of_another_shape_or_dtype_is_refused(row):
-    space, value, message = row
-    with pytest.raises(WorkerError) as caught:
-        play(pixels, "step", observes(value), observation_space=space)
-    assert message in str(caught.value)
 
 
 def test_an_unused_observation_is_not_checked():
@@ -283,14 +246,13 @@ def test_bounds_as_wide_as_their_dtype_do_not_overflow(low, high, dtype):
     assert given[-1] == space.high[0]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8])
 def test_actions_are_rescaled_in_the_dtype_of_their_box(dtype):
-    random = np.random.default_rng(0)
     low, high = np.array([-3], dtype), np.array([7], dtype)
+    actions = np.random.default_rng(0).uniform(-1.2, 1.2, (200, 1)).astype(np.float32)
+    expected = (low + (np.clip(actions, -1.0, 1.0) + 1.0) * 0.5 * (high - low)).astype(dtype)
     rescale = RescaleAction(Box(low, high, (1,), dtype))
-    for action in random.uniform(-1.2, 1.2, (200, 1)).astype(np.float32):
-        fraction = (np.clip(action, -1.0, 1.0) + 1.0) * 0.5
-        assert rescale(action) == (low + fraction * (high - low)).astype(dtype)
+    assert np.array_equal([rescale(action) for action in actions], expected)
 
 
 # --- whole runs
@@ -378,29 +340,19 @@ def test_games_learned_together_fail_together(tmp_path):
     """A step that one of them could not complete is not repeated by the other."""
     others = ("--with-tasks", "gym/hostile_envs:SteadyGame-v0")
     game = {"base": "rainbow", "observe": "pixels"}
-    _, (code, _, err) = trained("RaiseOnceInGame", tmp_path, *others, **game)
-    line = "the environment hostile_envs:RaiseOnceInGame-v0 failed in step(): ValueError: boom"
+    _, (code, _, err) = trained("RaiseInGame", tmp_path, *others, **game)
+    line = "the environment hostile_envs:RaiseInGame-v0 failed in step(): ValueError: boom"
     assert code == 1
     assert err.splitlines().count(f"cclf: {line}") == 2
     assert err.splitlines().count(RESUMES) == 2
-    code, _, err = trained("RaiseOnceInGame", tmp_path, *others, **game)[1]
-    assert code == 0, err
-    assert err.count("resuming at 30 env steps") == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "advice"),
-    [
-        ("RaiseInWorker", ["--eval-workers", "1"], RESUMES),
-    ],
-)
-def test_an_error_in_a_worker_has_the_same_message(name, words, advice, tmp_path):
-    _, (code, _, err) = trained(name, tmp_path, *words)
+def test_an_error_in_a_worker_has_the_same_message(tmp_path):
+    _, (code, _, err) = trained("RaiseInWorker", tmp_path, "--eval-workers", "1")
+    line = "the environment hostile_envs:RaiseInWorker-v0 failed in step(): ValueError: boom"
     assert code == 1
-    error = "SystemExit: 0" if name == "Exit" else "ValueError: boom"
-    line = f"the environment hostile_envs:{name}-v0 failed in step(): {error}"
-    assert f"cclf: worker 0 of gym/hostile_envs:{name}-v0: {line}\nTraceback" in err
-    assert err.splitlines()[-1] == advice
+    assert f"cclf: worker 0 of gym/hostile_envs:RaiseInWorker-v0: {line}\nTraceback" in err
+    assert err.splitlines()[-1] == RESUMES
 
 
 def test_errors_of_other_suites_name_the_environment(tmp_path, monkeypatch):

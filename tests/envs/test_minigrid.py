@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter, deque
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +16,28 @@ gymnasium = pytest.importorskip("gymnasium")
 pytest.importorskip("minigrid")
 
 from minigrid.core.grid import Grid  # noqa: E402
+from minigrid.core.world_object import Key  # noqa: E402
 from minigrid.envs import DoorKeyEnv, EmptyEnv  # noqa: E402
 
 import cclf.envs.minigrid as minigrid_module  # noqa: E402
 from cclf.envs.minigrid import VectorMiniGrid, make  # noqa: E402
 from cclf.envs.minigrid_package import PackageMiniGrid  # noqa: E402
 from cclf.envs.minigrid_rules import (  # noqa: E402
+    CODES,
     DONE,
     EMPTY,
     ENCODING,
     FORWARD,
     LEFT,
     PADDING,
-    PICK_UP,
+    POSES,
     RIGHT,
-    TOGGLE,
-    UNSEEN,
     WALL,
     IntegerGenerator,
-    mask_occluded,
 )
 from cclf.errors import ConfigError  # noqa: E402
 
 TASKS = ("Empty-16x16", "DoorKey-6x6", "DoorKey-8x8")
-HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 
 # --- the reference: the package, one environment at a time
@@ -53,150 +50,86 @@ def package_env(name, max_episode_steps=None):
     return kind(size=int(size.split("x")[0]), max_steps=max_episode_steps)
 
 
-def random_action(_env, rng):
-    return int(rng.integers(7))
+def assert_step_equals(vector_step, index, package_step):
+    seen, reward, terminated, truncated, _ = package_step
+    np.testing.assert_array_equal(vector_step.observation[index], seen["image"])
+    assert vector_step.reward[index] == np.float32(reward)
+    assert (vector_step.terminated[index], vector_step.truncated[index]) == (terminated, truncated)
 
 
-def purposeful_action(env, rng):
-    """Fetch the key, unlock the door, go to the goal; at times something else, so that keys drop
-    and doors close."""
-    if rng.random() < 0.15:
-        return random_action(env, rng)
-    cells = {
-        (i % env.width, i // env.width): cell
-        for i, cell in enumerate(env.grid.grid)
-        if cell is not None
-    }
-    place = {cell.type: xy for xy, cell in cells.items() if cell.type != "wall"}
-    door = cells.get(place.get("door"))
-    if door is None or door.is_open:
-        target, act = place["goal"], FORWARD
-    elif door.is_locked and env.carrying is None:
-        target, act = place["key"], PICK_UP
-    else:
-        target, act = place["door"], TOGGLE
-    return first_action_towards(env, cells, target, act)
-
-
-def first_action_towards(env, cells, target, act):
-    """Breadth-first search over (x, y, heading) for a pose that faces `target`; `act` once
-    there."""
-    start = (int(env.agent_pos[0]), int(env.agent_pos[1]), int(env.agent_dir))
-    queue, seen = deque([(start, None)]), {start}
-    while queue:
-        (x, y, heading), first = queue.popleft()
-        ahead = (x + HEADINGS[heading][0], y + HEADINGS[heading][1])
-        if ahead == target:
-            return act if first is None else first
-        moves = [(LEFT, (x, y, (heading - 1) % 4)), (RIGHT, (x, y, (heading + 1) % 4))]
-        if ahead not in cells or cells[ahead].can_overlap():
-            moves.append((FORWARD, (*ahead, heading)))
-        for action, pose in moves:
-            if pose not in seen:
-                seen.add(pose)
-                queue.append((pose, action if first is None else first))
-    return DONE  # walled in by a dropped key: wait for the random action that frees it
-
-
-def compare_with_package(name, policy, num_steps, num_envs=4, max_episode_steps=None, first_seed=0):
-    """Step both side by side, assert that all they return is equal, and count what happened on the
-    way."""
+def compare_with_package(name, num_steps, num_envs=4, max_episode_steps=None, first_seed=0):
+    """Step both side by side by random actions, and assert that all they return is equal. Returns the
+    number of episodes that ended, and of those that a time limit truncated."""
     seeds = [first_seed + 7 * i for i in range(num_envs)]
     vector_env = VectorMiniGrid(name, num_envs, seed=99, max_episode_steps=max_episode_steps)
     envs = [package_env(name, max_episode_steps) for _ in seeds]
-    rng = np.random.default_rng(first_seed)
-    expected = np.stack(
-        [env.reset(seed=seed)[0]["image"] for env, seed in zip(envs, seeds, strict=True)]
-    )
+    expected = [env.reset(seed=seed)[0]["image"] for env, seed in zip(envs, seeds, strict=True)]
     np.testing.assert_array_equal(vector_env.reset(seeds), expected)
-    events = Counter()
-    for _ in range(num_steps):
-        actions = np.array([policy(env, rng) for env in envs])
+    ended = truncated = 0
+    for actions in np.random.default_rng(first_seed).integers(7, size=(num_steps, num_envs)):
         step = vector_env.step(actions)
         for i, env in enumerate(envs):
-            before = watched_state(env)
-            seen, reward, terminated, truncated, _ = env.step(int(actions[i]))
-            events.update(what_happened(before, watched_state(env), terminated, truncated))
-            if terminated or truncated:
-                seen, _ = env.reset()
-            np.testing.assert_array_equal(
-                step.observation[i], seen["image"], err_msg=f"{name} env {i} {dict(events)}"
-            )
-            assert step.reward[i] == np.float32(reward), (step.reward[i], reward)
-            assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
-    return events
-
-
-def watched_state(env):
-    door = next((cell for cell in env.grid.grid if cell is not None and cell.type == "door"), None)
-    return env.carrying is not None, door.encode()[2] if door else None
-
-
-def what_happened(before, after, terminated, truncated):
-    (carried, door), (carries, door_now) = before, after
-    if carries and not carried:
-        yield "picked up"
-    if carried and not carries:
-        yield "dropped"
-    if (door, door_now) == (2, 0):
-        yield "unlocked"
-    if (door, door_now) == (0, 1):
-        yield "closed"
-    if (door, door_now) == (1, 0):
-        yield "reopened"
-    if terminated:
-        yield "goal"
-    if truncated:
-        yield "timeout"
-    if terminated or truncated:
-        yield "episode"
+            theirs = env.step(int(actions[i]))
+            ended, truncated = ended + any(theirs[2:4]), truncated + theirs[3]
+            if any(theirs[2:4]):
+                theirs = (env.reset()[0], *theirs[1:])
+            assert_step_equals(step, i, theirs)
+    return ended, truncated
 
 
 # --- equality with the package
 # ----------------------------------------------------------------------------------------
 
-DOOR_KEY_EVENTS = ("picked up", "dropped", "unlocked", "closed", "reopened", "goal")
 
-
-@pytest.mark.quick("DoorKey-6x6")
+@pytest.mark.quick("DoorKey-6x6", "Empty-16x16")
 @pytest.mark.parametrize("name", TASKS)
 def test_random_actions_with_short_episodes_equal_the_package(name):
-    events = compare_with_package(name, random_action, num_steps=1500, max_episode_steps=11)
-    assert events["episode"] > 500
-    assert events["timeout"] > 400
-
-
-@pytest.mark.quick("DoorKey-5x5-700")
-@pytest.mark.parametrize(
-    ("name", "num_steps"), [("DoorKey-6x6", 2500), ("DoorKey-8x8", 2500), ("DoorKey-5x5", 700)]
-)
-def test_purposeful_actions_in_door_key_equal_the_package(name, num_steps):
-    events = compare_with_package(name, purposeful_action, num_steps)
-    assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
-    assert events["goal"] > 100
-
-
-@pytest.mark.quick("Empty-5x5")
-@pytest.mark.parametrize("name", ["Empty-16x16", "Empty-5x5"])
-def test_purposeful_actions_in_empty_equal_the_package(name):
-    assert compare_with_package(name, purposeful_action, num_steps=600)["goal"] > 40
+    ended, truncated = compare_with_package(name, num_steps=400, max_episode_steps=11)
+    assert ended >= truncated > 100
 
 
 @pytest.mark.quick("DoorKey-6x6")
 @pytest.mark.parametrize("name", TASKS)
 def test_full_length_random_episodes_equal_the_package(name):
     limit = make(name, 1, 0).max_episode_steps
-    events = compare_with_package(name, random_action, num_steps=limit + 20, num_envs=2)
-    assert events["timeout"] >= 1
+    assert compare_with_package(name, num_steps=limit + 20, num_envs=2)[1] >= 1
 
 
 @pytest.mark.slow("test_random_actions_with_short_episodes_equal_the_package")
 @pytest.mark.parametrize("name", [*TASKS, "DoorKey-5x5", "DoorKey-16x16", "Empty-6x6"])
-@pytest.mark.parametrize("policy", [random_action, purposeful_action])
-def test_many_steps_equal_the_package(name, policy):
-    events = compare_with_package(name, policy, num_steps=6000, num_envs=16, first_seed=12345)
-    if policy is purposeful_action and name.startswith("DoorKey"):
-        assert all(events[event] > 0 for event in DOOR_KEY_EVENTS), events
+def test_many_steps_equal_the_package(name):
+    compare_with_package(name, num_steps=6000, num_envs=16, first_seed=12345)
+
+
+def test_every_rule_and_view_equals_the_package():
+    """From random cells and poses: each action in front of each kind of cell, with the key and
+    without."""
+    vector_env, env = VectorMiniGrid("DoorKey-7x7", 1, 0), package_env("DoorKey-7x7")
+    random = np.random.default_rng(0)
+    vector_env.reset()
+    env.reset()
+    state, cases = vector_env.state_dict(), set()
+    for _ in range(120):
+        grid = np.full((7, 7), WALL, np.uint8)
+        grid[1:-1, 1:-1] = random.choice(range(EMPTY, CODES), (5, 5), p=[0.4, *[0.1] * 6])
+        (x, y), pose = random.integers(1, 6, 2), random.integers(POSES, size=1)
+        grid[y, x] = EMPTY
+        cell = np.array([(y + PADDING) * (7 + 2 * PADDING) + x + PADDING])
+        vector_env.load_state_dict(state | {"rooms": grid[None], "cell": cell, "pose": pose})
+        env.grid, env.agent_pos, env.step_count = Grid.decode(ENCODING[grid.T])[0], (x, y), 0
+        env.agent_dir, env.carrying = pose[0] % 4, Key("yellow") if pose[0] >= 4 else None
+        for action in random.integers(7, size=10).tolist():
+            ahead = env.grid.get(*env.front_pos)
+            cases.add((action, env.carrying is None, ahead and ahead.encode()))
+            ours, theirs = vector_env.step([action]), env.step(action)
+            assert ours.reward[0] == np.float32(theirs[1])
+            assert ours.terminated[0] == theirs[2]
+            if theirs[2]:
+                break
+            np.testing.assert_array_equal(ours.observation[0], theirs[0]["image"])
+            ours = vector_env.state_dict()
+            np.testing.assert_array_equal(ENCODING[ours["rooms"][0].T], env.grid.encode())
+    assert len(cases) == 7 * 2 * (CODES - 1), "a case did not occur"
 
 
 @pytest.mark.quick("DoorKey-6x6", "Empty-8x8")
@@ -224,18 +157,6 @@ def test_complete_layouts_of_many_episodes_equal_the_package(name):
             env.reset()
         vector_env.step(np.full(num_envs, DONE))
     assert len(layouts) == 1 if name.startswith("Empty") else len(layouts) > 5
-
-
-@given(seed=st.integers(0, 2**32), wall_share=st.floats(0, 0.7))
-def test_any_view_is_occluded_as_in_the_package(seed, wall_share):
-    """DoorKey has straight walls only; the row tables must hold for any."""
-    view = np.where(np.random.default_rng(seed).random((7, 7)) < wall_share, WALL, EMPTY)
-    view[3, 6] = EMPTY
-    grid, _ = Grid.decode(ENCODING[view])
-    visible = grid.process_vis(agent_pos=(3, 6))
-    codes = view[None].copy()
-    mask_occluded(codes)
-    np.testing.assert_array_equal(codes[0], np.where(visible, view, UNSEEN))
 
 
 @given(
@@ -285,21 +206,6 @@ def test_shortest_way_through_empty_earns_the_published_return():
     np.testing.assert_array_equal(steps[-1].observation, first)
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_time_limit_truncates_every_episode_at_the_same_step(name):
-    vector_env = make(name, 3, 0)
-    vector_env.reset()
-    ends = []
-    for t in range(1, 2 * vector_env.max_episode_steps + 1):
-        step = vector_env.step(np.full(3, LEFT))
-        assert not step.terminated.any()
-        assert not step.reward.any()
-        if step.truncated.any():
-            assert step.truncated.all()
-            ends.append(t)
-    assert ends == [vector_env.max_episode_steps, 2 * vector_env.max_episode_steps]
-
-
 def test_goal_on_the_last_step_both_terminates_and_truncates():
     vector_env = VectorMiniGrid("Empty-5x5", 1, 0, max_episode_steps=5)
     vector_env.reset()
@@ -312,17 +218,6 @@ def test_goal_on_the_last_step_both_terminates_and_truncates():
 
 # --- episodes, seeds, state
 # -------------------------------------------------------------------------------------------
-
-
-def test_the_observation_at_an_end_is_the_first_of_the_next_episode():
-    ending, twin = (VectorMiniGrid("DoorKey-8x8", 8, seed=3, max_episode_steps=4) for _ in range(2))
-    np.testing.assert_array_equal(ending.reset(), twin.reset())
-    for _ in range(50):
-        for _ in range(3):
-            assert not ending.step(np.full(8, LEFT)).truncated.any()
-        step = ending.step(np.full(8, LEFT))
-        assert step.truncated.all()
-        np.testing.assert_array_equal(step.observation, twin.reset())
 
 
 def futures(vector_env, num_steps=400, num_actions=7):
@@ -345,19 +240,19 @@ def through_json(state):
     return {**arrays, **json.loads(json.dumps(plain))}
 
 
-@pytest.mark.parametrize("name", [*TASKS, "Dynamic-Obstacles-Random-5x5"])
+@pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-Random-5x5"])
 def test_a_saved_state_has_the_same_future(name):
     vector_env, resumed = make(name, 4, seed=1), make(name, 4, seed=2)
     vector_env.reset()
     futures(vector_env, 37, vector_env.num_actions)
     state = through_json(vector_env.state_dict())
-    expected = futures(vector_env, 400, vector_env.num_actions)
+    expected = futures(vector_env, 80, vector_env.num_actions)
     resumed.reset()
     futures(resumed, 11, vector_env.num_actions)
     resumed.load_state_dict(state)
-    assert_same_steps(futures(resumed, 400, vector_env.num_actions), expected)
+    assert_same_steps(futures(resumed, 80, vector_env.num_actions), expected)
     vector_env.load_state_dict(state)  # the state was a copy: going on did not change it
-    assert_same_steps(futures(vector_env, 400, vector_env.num_actions), expected)
+    assert_same_steps(futures(vector_env, 80, vector_env.num_actions), expected)
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "Dynamic-Obstacles-Random-5x5"])
@@ -366,20 +261,6 @@ def test_a_state_saved_before_the_first_reset(name):
     resumed.reset()
     resumed.load_state_dict(through_json(vector_env.state_dict()))
     np.testing.assert_array_equal(resumed.reset(), vector_env.reset())
-
-
-def test_equal_seeds_give_equal_layouts():
-    def first_observations(seed, seeds=None):
-        vector_env = make("DoorKey-8x8", 16, seed)
-        return vector_env.reset(seeds)
-
-    np.testing.assert_array_equal(first_observations(1), first_observations(1))
-    assert (first_observations(1) != first_observations(2)).any()
-    assert len({seen.tobytes() for seen in first_observations(1)}) > 8, (
-        "environments of one batch must differ"
-    )
-    given = [1 + 10_000 * i for i in range(16)]
-    np.testing.assert_array_equal(first_observations(0, given), first_observations(1))
 
 
 def test_reset_without_seeds_continues_the_random_stream():
@@ -409,24 +290,18 @@ def test_later_steps_do_not_write_into_returned_arrays(name):
 # ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", ["Empty-16x16", "DoorKey-6x6"])
 def test_render_equals_the_package(name):
     vector_env, env = VectorMiniGrid(name, 2, seed=0), package_env(name)
     vector_env.reset([0, 4])
     env.reset(seed=4)
-    rng, pictures = np.random.default_rng(0), set()
-    for _ in range(60):
-        action = purposeful_action(env, rng)
-        step = vector_env.step([LEFT, action])
+    for action in np.random.default_rng(0).integers(7, size=30).tolist():
+        vector_env.step([LEFT, action])
         env.step(action)
-        if step.terminated[1]:
-            env.reset()
         picture = vector_env.render(1, tile_pixels=8)
         np.testing.assert_array_equal(picture, env.get_frame(highlight=True, tile_size=8))
-        pictures.add(picture.tobytes())
     assert picture.dtype == np.uint8
     np.testing.assert_array_equal(vector_env.render(-1, tile_pixels=8), picture)
-    assert len(pictures) > 10
 
 
 # --- PackageMiniGrid
@@ -442,20 +317,16 @@ def test_other_ids_are_stepped_by_the_package(name):
     assert vector_env.num_actions == envs[0].action_space.n
     expected = [env.reset(seed=2 + 10_000 * i)[0]["image"] for i, env in enumerate(envs)]
     np.testing.assert_array_equal(vector_env.reset(), expected)
-    rng, ends, rewards = np.random.default_rng(0), 0, 0
+    rng, ends = np.random.default_rng(0), 0
     for _ in range(220):
         actions = rng.integers(0, vector_env.num_actions, 3)
         step = vector_env.step(actions)
         for i, env in enumerate(envs):
-            seen, reward, terminated, truncated, _ = env.step(actions[i])
-            if terminated or truncated:
-                seen, _ = env.reset()
-                ends, rewards = ends + 1, rewards + (reward != 0)
-            np.testing.assert_array_equal(step.observation[i], seen["image"])
-            assert step.reward[i] == np.float32(reward)
-            assert (step.terminated[i], step.truncated[i]) == (terminated, truncated)
+            theirs = env.step(actions[i])
+            if any(theirs[2:4]):
+                theirs, ends = (env.reset()[0], *theirs[1:]), ends + 1
+            assert_step_equals(step, i, theirs)
     assert ends > 0
-    assert rewards > 0 or name == "FourRooms"
     np.testing.assert_array_equal(
         vector_env.render(1), envs[1].unwrapped.get_frame(highlight=True, tile_size=16)
     )
@@ -511,15 +382,10 @@ def test_a_grid_too_small_is_refused(name):
 def test_actions_must_be_integers(name):
     vector_env = make(name, 2, 0)
     vector_env.reset()
+    for dtype in (np.uint8, np.uint64):
+        vector_env.step(np.array([0, 1], dtype))
     with pytest.raises(TypeError, match=r"float64.*int64"):
         vector_env.step(np.array([0.0, 1.0]))
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.uint64, np.int64])
-def test_any_integer_dtype_of_actions_is_accepted(dtype):
-    vector_env, twin = make("DoorKey-6x6", 2, 0), make("DoorKey-6x6", 2, 0)
-    vector_env.reset(), twin.reset()
-    assert_same_steps([vector_env.step(np.array([1, 2], dtype=dtype))], [twin.step([1, 2])])
 
 
 @pytest.mark.parametrize("name", ["DoorKey-6x6", "FourRooms"])

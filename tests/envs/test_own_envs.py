@@ -62,13 +62,6 @@ def test_the_environment_decides_the_algorithm_of_a_function(function, name):
     assert task_note(config.task, EnvConfig()).endswith("imports the Python module own_envs")
 
 
-def test_training_and_evaluation_have_environments_of_their_own():
-    config = tiny_config("gym/own_envs:numbers", "rad", observe="state")
-    one, other = make_env(config, 1), make_env(config, 1, evaluation=True)
-    assert one._env._env._env is not other._env._env._env
-    assert np.array_equal(one.reset(), other.reset())
-
-
 def closure():
     def inner():
         return own_envs.numbers()
@@ -124,10 +117,6 @@ def _config(name, observe, **env):
         observe=observe,
         env={"frame_pixels": 12, "crop_pixels": 12} | env,
     )
-
-
-def test_a_dict_of_numbers_is_one_vector():
-    assert make_env(_config("only_numbers", "state"), 1).spec.frame_shape == (6,)
 
 
 @pytest.mark.parametrize(

@@ -40,39 +40,21 @@ def play(env, policy, seed=None):
 
 
 @pytest.mark.parametrize(("name", "axes"), TOYS.items())
-def test_spec_and_frames(name, axes):
-    env = make(name, action_repeat=2)
+def test_spec_frames_and_seeds(name, axes):
+    env, other = make(name, action_repeat=2, seed=1), make(name, seed=2)
     assert env.spec == ((3, 20, 20), axes, 2, 13, None)
-    for frame in (env.reset(), env.step(np.zeros(axes)).frame):
-        assert frame.shape == (3, 20, 20)
-        assert frame.dtype == np.uint8
+    first = env.reset()
+    for frame in (first, env.step(np.zeros(axes)).frame):
+        assert (frame.shape, frame.dtype) == ((3, 20, 20), np.uint8)
         assert frame.max() > 200
-    assert env.render().shape == (240, 240, 3)
-    assert env.render().dtype == np.uint8
+    assert (env.render().shape, env.render().dtype) == ((240, 240, 3), np.uint8)
+    assert np.array_equal(make(name, seed=1).reset(), first)
+    assert not np.array_equal(other.reset(), first)
+    assert not np.array_equal(env.reset(), first), "episodes without a seed differ"
+    assert np.array_equal(other.reset(7), env.reset(7)), "a seed given to reset decides alone"
 
 
-@pytest.mark.parametrize("name", TOYS)
-def test_seeds_are_reproducible_and_different(name):
-    def frames(seed):
-        env = make(name, seed=seed)
-        random = np.random.default_rng(0)
-        out = []
-        for _ in range(3):
-            out += [
-                env.reset(),
-                *(env.step(random.uniform(-1, 1, TOYS[name])).frame for _ in range(5)),
-            ]
-        return np.stack(out)
-
-    assert np.array_equal(frames(1), frames(1))
-    assert not np.array_equal(frames(1)[0], frames(2)[0])
-    first, second = make(name, seed=1), make(name, seed=2)
-    second.reset()
-    assert np.array_equal(first.reset(7), second.reset(7)), "a seed given to reset decides alone"
-    assert not np.array_equal(first.reset(), first.reset()), "episodes without a seed differ"
-
-
-@pytest.mark.parametrize("action_repeat", [1, 2, 3, 5, 40])
+@pytest.mark.parametrize("action_repeat", [1, 3, 40])
 def test_exact_length_always_truncated_and_rewards_add_up(action_repeat):
     env, single = make(action_repeat=action_repeat), make(action_repeat=1)
     action = np.array([0.3, -0.2])
@@ -104,28 +86,22 @@ def test_actions_move_the_agent_by_a_fixed_step_within_bounds():
     assert step.reward == pytest.approx(max(0.0, 1.0 - abs(1.0 - env.goal[0])))
 
 
-@pytest.mark.parametrize("name", TOYS)
-def test_save_and_restore_mid_episode(name):
-    env, twin = make(name, seed=1), make(name, seed=2)
+@pytest.mark.parametrize("name", [*TOYS, "catch"])
+def test_a_saved_state_has_the_same_future(name):
+    env, twin = make(name, frame_pixels=50, seed=1), make(name, frame_pixels=50, seed=2)
     random = np.random.default_rng(0)
-    actions = random.uniform(-1, 1, (60, TOYS[name]))
-
-    def future(e):
-        out, ended = [], False
-        for action in actions:
-            if ended:
-                out.append(e.reset())
-            step = e.step(action)
-            ended = step.truncated
-            out += [step.frame, np.float64(step.reward)]
-        return out
-
+    axes = TOYS.get(name)
+    actions = random.uniform(-1, 1, (60, axes)) if axes else random.integers(3, size=60).tolist()
     env.reset()
     for action in actions[:7]:
         env.step(action)
     twin.load_state_dict(env.state_dict())
-    for ours, theirs in zip(future(env), future(twin), strict=True):
-        assert np.array_equal(ours, theirs)
+    for action in actions[7:]:
+        ours, theirs = env.step(action), twin.step(action)
+        assert ours[1:] == theirs[1:]
+        assert np.array_equal(ours.frame, theirs.frame)
+        if ours.game_over:
+            assert np.array_equal(env.reset(), twin.reset())
 
 
 @pytest.mark.parametrize(("name", "axes"), TOYS.items())
@@ -133,7 +109,8 @@ def test_save_and_restore_mid_episode(name):
 def test_both_dots_stay_in_every_crop(name, axes, frame_pixels, crop_pixels):
     """At every corner of the field the brightest pixels of both dots lie in each crop, the last
     offset included."""
-    env = make(name, frame_pixels, crop_pixels)
+    env, preset = make(name, frame_pixels, crop_pixels), presets.resolve(f"toy/{name}").env
+    assert (preset.frame_pixels, preset.crop_pixels) == (20, 16)
     offsets = (0, frame_pixels - crop_pixels)
     corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * axes)).reshape(axes, -1).T
     for agent, goal in [(a, g) for a in corners for g in corners]:
@@ -148,11 +125,6 @@ def test_both_dots_stay_in_every_crop(name, axes, frame_pixels, crop_pixels):
                 assert crop[1].max() == frame[1].max(), f"the goal leaves the crop at {(y, x)}"
 
 
-def test_the_preset_sizes_are_those_tested_here():
-    env = presets.resolve("toy/reach").env
-    assert (env.frame_pixels, env.crop_pixels) == (20, 16)
-
-
 @pytest.mark.quick("reach-1d-24.3-11.0")
 @pytest.mark.parametrize(
     ("name", "best", "random_mean"), [("reach-1d", 24.3, 11.0), ("reach", 23.7, 4.3)]
@@ -160,11 +132,11 @@ def test_the_preset_sizes_are_those_tested_here():
 def test_a_scripted_policy_has_a_high_return_and_a_random_one_a_low_return(name, best, random_mean):
     env = make(name)
     random = np.random.default_rng(0)
-    good = [sum(play(env, scripted, seed)) for seed in range(200)]
-    bad = [sum(play(env, lambda e: random.uniform(-1, 1, e.axes), seed)) for seed in range(200)]
-    assert np.mean(good) == pytest.approx(best, abs=0.3)
+    good = [sum(play(env, scripted, seed)) for seed in range(60)]
+    bad = [sum(play(env, lambda e: random.uniform(-1, 1, e.axes), seed)) for seed in range(60)]
+    assert np.mean(good) == pytest.approx(best, abs=0.4)
     assert min(good) > 20.0
-    assert np.mean(bad) == pytest.approx(random_mean, abs=1.0)
+    assert np.mean(bad) == pytest.approx(random_mean, abs=1.5)
 
 
 def test_an_unknown_toy_is_refused():
@@ -210,16 +182,3 @@ def test_catch_shows_ball_and_paddle_in_every_shift_and_keeps_its_stack():
         if step.terminated:
             game.reset()
     assert game.render().shape == (200, 200, 3)
-
-
-def test_catch_resumes_exactly_from_a_saved_state():
-    one, two = Catch(50, seed=1), Catch(50, seed=2)
-    one.reset()
-    for _ in range(5):
-        one.step(0)
-    two.load_state_dict(one.state_dict())
-    for action in (0, 1, 2, 2, 1, 0, 2):
-        first, second = one.step(action), two.step(action)
-        assert np.array_equal(first.frame, second.frame)
-        assert first[1:] == second[1:]
-    assert np.array_equal(one.reset(), two.reset())

@@ -1,4 +1,4 @@
-"""Sweeps on Ray: the same numbers as here, also when a node dies."""
+"""Sweeps on Ray: the same numbers as on this machine, also when a node dies."""
 
 import _thread
 import errno
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,75 +29,60 @@ from cclf.sweep.ray_backend import RayBackend, train_job
 from cclf.sweep.scheduler import run_all
 from cclf.training.signals import StopSignal
 from tiny_runs import tables
+from tiny_sweep import GRID
 
 pytestmark = pytest.mark.skipif(not find_spec("ray"), reason="needs Ray")
 
-TASK = "minigrid/DoorKey-5x5"
-_QUIET = ("--eval-episodes", "4", "--no-tensorboard", "--no-video")
-SHORT = (
-    "--env-steps",
-    "40000",
-    "--eval-every-env-steps",
-    "20000",
-    "--log-every-agent-steps",
-    "800",
-    *_QUIET,
-)
-LONG = ("--env-steps", "120000", "--eval-every-env-steps", "4000", *_QUIET)
-ENDLESS = ("--env-steps", "3000000", "--eval-every-env-steps", "3000000", *_QUIET)
+QUIET = "--eval-episodes 4 --no-tensorboard --no-video"
+SHORT = f"--env-steps 40000 --eval-every-env-steps 20000 --log-every-agent-steps 800 {QUIET}"
+LONG = f"--env-steps 120000 --eval-every-env-steps 4000 {QUIET}"
+ENDLESS = f"--env-steps 3000000 --eval-every-env-steps 3000000 {QUIET}"
 
 
-def calls(out: Path, options: tuple[str, ...], seeds: tuple[int, ...]) -> list[RunSpec]:
-    return plan([TASK], ["a2c"], [presets.DEFAULT_PROFILE], seeds, out, list(options))
+def calls(out: Path, options: str, seeds: tuple[int, ...] = (1,)) -> list[RunSpec]:
+    return plan([GRID], ["a2c"], [presets.DEFAULT_PROFILE], seeds, out, options.split())
 
 
-def sweep_words(out: Path, *where: str) -> list[str]:
-    return [
-        "sweep",
-        "--tasks",
-        TASK,
-        "--methods",
-        "a2c",
-        "--seeds",
-        "1",
-        "2",
-        "--out",
-        str(out),
-        *where,
-        "--",
-        *SHORT,
-    ]
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
-class AtMoment:
-    """A stop that acts once a sweep has reached some moment, and asks for nothing unless told."""
+def refusal(capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> str:
+    run = ["--tasks", GRID, "--methods", "a2c", "--seeds", "1", "2", "--out", str(out)]
+    assert cli.main(["sweep", *run, *words, "--", *SHORT.split()]) == EXIT_BAD_INPUT
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert not list(out.iterdir())
+    return error
+
+
+class AtMoment(StopSignal):
+    """Acts once a sweep has reached some moment; then it requests a stop, if `stop`."""
 
     def __init__(self, moment: Any, act: Any, stop: bool = False):
         self.moment, self.act, self.stop, self.acted = moment, act, stop, False
 
     @property
-    def requested(self) -> bool:
+    def requested(self) -> bool:  # type: ignore[override]
         if not self.acted and self.moment():
             self.acted = True
             self.act()
         return self.stop and self.acted
 
 
-@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
+@pytest.mark.slow("test_lost_run_fails_unless_it_was_being_stopped")
 def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> None:
     here, there = calls(tmp_path / "here", SHORT, (1, 2)), calls(tmp_path / "there", SHORT, (1, 2))
-    assert [outcome.exit_code for outcome in run_all(here, LocalBackend(), StopSignal())] == [
-        EXIT_DONE,
-        EXIT_DONE,
-    ]
+    run_all(here, LocalBackend(), StopSignal())
     backend = RayBackend()
+
+    def begun() -> bool:
+        return any(read_progress(run.job.first.folder).env_steps for run in backend.running)
+
     try:
-        stop = AtMoment(
-            lambda: any(read_progress(run.job.first.folder).env_steps for run in backend.running),
-            lambda: None,
-            stop=True,
-        )
-        outcomes = run_all(there, backend, stop)  # type: ignore[arg-type]
+        outcomes = run_all(there, backend, AtMoment(begun, lambda: None, stop=True))
         assert EXIT_STOPPED in [outcome.exit_code for outcome in outcomes], outcomes
         outcomes = run_all(there, backend, StopSignal())
     finally:
@@ -107,7 +93,7 @@ def test_runs_on_ray_stopped_and_resumed_equal_local_runs(tmp_path: Path) -> Non
         assert tables(ours.folder) == tables(theirs.folder)
 
 
-@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
+@pytest.mark.slow("test_lost_run_fails_unless_it_was_being_stopped")
 def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
@@ -118,18 +104,17 @@ def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_pat
     backend = RayBackend(machines.address)
     there = calls(tmp_path / "there", LONG, seeds=(1, 2, 3, 4))
 
-    def two_are_at_work() -> bool:
-        return (
-            sum(
-                read_progress(run.job.first.folder).env_steps > 8_000 and not run.ended
-                for run in backend.running
-            )
-            == 2
-        )
+    def two_are_training() -> bool:
+        steps = [
+            read_progress(run.job.first.folder).env_steps
+            for run in backend.running
+            if not run.ended
+        ]
+        return sum(each > 8_000 for each in steps) == 2
 
-    killer = AtMoment(two_are_at_work, lambda: machines.remove_node(doomed, allow_graceful=False))
+    killer = AtMoment(two_are_training, lambda: machines.remove_node(doomed, allow_graceful=False))
     try:
-        outcomes = run_all(there, backend, killer)  # type: ignore[arg-type]
+        outcomes = run_all(there, backend, killer)
     finally:
         backend.close()
         machines.shutdown()
@@ -143,33 +128,18 @@ def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_pat
         assert tables(ours.folder) == tables(theirs.folder)
 
 
-def test_an_address_where_nothing_answers_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(sweep_words(tmp_path, "--backend", "ray", "--address", "nonsense")) == 2
-    assert "cannot reach a Ray cluster at nonsense" in capsys.readouterr().err
-    assert cli.main(sweep_words(tmp_path, "--address", "127.0.0.1:1")) == 2
-    assert "--backend ray" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_wrong_address_is_refused_within_a_minute(
+def test_wrong_address_is_refused_within_a_minute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray alone tried both for 13 minutes."""
+    """Ray alone tried both ports for 13 minutes."""
     assert ray_backend.CONNECT_SECONDS + ray_backend.ANSWER_SECONDS < 60
+    assert "--backend ray" in refusal(capsys, tmp_path, "--address", "127.0.0.1:1")
     monkeypatch.setattr(ray_backend, "ANSWER_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        for port in (1, silent.getsockname()[1]):
-            assert (
-                cli.main(
-                    sweep_words(tmp_path, "--backend", "ray", "--address", f"127.0.0.1:{port}")
-                )
-                == 2
-            )
-            error = capsys.readouterr().err
-            assert f"cannot reach a Ray cluster at 127.0.0.1:{port}: " in error
-            assert error.count("\n") == 1
+        port = silent.getsockname()[1]
+        for address in ("nonsense", "127.0.0.1:1", f"127.0.0.1:{port}"):
+            error = refusal(capsys, tmp_path, "--backend", "ray", "--address", address)
+            assert f"cannot reach a Ray cluster at {address}: " in error
 
 
 LISTENING = """
@@ -202,52 +172,47 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow("test_a_wrong_address_is_refused_within_a_minute")
+@pytest.mark.slow("test_wrong_address_is_refused_within_a_minute")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's tables of sockets")
 def test_ray_on_this_machine_listens_on_loopback_alone(tmp_path: Path) -> None:
     (tmp_path / "listening.py").write_text(LISTENING)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     command = [sys.executable, str(tmp_path / "listening.py")]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     listeners = done.stdout.split()
     assert len(listeners) >= 3, done.stderr  # of Ray's servers at least
-    assert set(listeners) <= {"0100007F", "0000000000000000FFFF00000100007F"}, (
-        "127.0.0.1, as IPv4 and within IPv6"
-    )
+    # 127.0.0.1, as IPv4 and within IPv6
+    assert set(listeners) <= {"0100007F", "0000000000000000FFFF00000100007F"}
     assert "not on loopback" not in done.stderr
 
 
-def test_a_node_with_another_version_or_without_the_folder_is_refused(tmp_path: Path) -> None:
-    job = Job(tuple(calls(tmp_path, SHORT, seeds=(1,))))
-    with pytest.raises(ConfigError, match="install the same on both"):
-        train_job(job, tmp_path, "0.0.0")
-    with pytest.raises(ConfigError, match="storage that all of them share"):
-        train_job(job, tmp_path / "nowhere", __version__)
+# --- on a node
 
 
-def test_a_node_refuses_a_folder_in_which_another_process_trains(
+def test_node_refuses_another_version_a_missing_folder_and_a_locked_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     monkeypatch.setattr(ray_backend, "LOCK_SECONDS", 0.0)
-    [call] = calls(tmp_path, SHORT, seeds=(1,))
+    [call] = calls(tmp_path, SHORT)
+    with pytest.raises(ConfigError, match="install the same on both"):
+        train_job(Job((call,)), "0.0.0")
+    with pytest.raises(ConfigError, match="storage that all of them share"):
+        train_job(Job((replace(call, out=tmp_path / "nowhere"),)), __version__)
     call.folder.mkdir(parents=True)
     (call.folder / child.LOG).write_text("of the run that trains")
     with (
         atomic_files.folder_lock(call.folder),
         pytest.raises(ConfigError, match=f"process {os.getpid()} is training in"),
     ):
-        train_job(Job((call,)), tmp_path, __version__)
+        train_job(Job((call,)), __version__)
     assert (call.folder / child.LOG).read_text() == "of the run that trains"
 
 
-@pytest.mark.slow("test_a_lost_run_fails_unless_it_was_being_stopped")
-def test_an_interrupted_task_lets_its_run_save(tmp_path: Path) -> None:
+@pytest.mark.slow("test_lost_run_fails_unless_it_was_being_stopped")
+def test_interrupted_task_lets_its_run_save(tmp_path: Path) -> None:
     """`ray.cancel` interrupts the main thread of the worker, as this does."""
-    [call] = calls(tmp_path, ENDLESS, seeds=(1,))
+    [call] = calls(tmp_path, ENDLESS)
 
     def interrupt() -> None:
         wait_until((call.folder / "train.csv").exists)
@@ -255,19 +220,13 @@ def test_an_interrupted_task_lets_its_run_save(tmp_path: Path) -> None:
 
     handler = signal.getsignal(signal.SIGINT)
     threading.Thread(target=interrupt).start()
-    exit_code, message = train_job(Job((call,)), tmp_path, __version__)
+    exit_code, message = train_job(Job((call,)), __version__)
     assert exit_code == EXIT_STOPPED
     assert message.startswith("stopped at")
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
-def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[int | None, str]:
+def end_after(error: Exception, out: Path, is_stopping: bool = False) -> tuple[int, str]:
     """The exit code and the message of a run whose task ended with this error."""
     import ray
 
@@ -280,7 +239,7 @@ def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[
         cancel=lambda _: None,
         exceptions=ray.exceptions,
     )
-    run = ray_backend.RayRun(fake, Job(tuple(calls(out, SHORT, seeds=(1,)))), None)
+    run = ray_backend.RayRun(fake, Job(tuple(calls(out, SHORT))), None)
     if is_stopping:
         run.ask_to_stop()
     end = run.poll()
@@ -289,46 +248,42 @@ def ended_with(error: Exception, out: Path, is_stopping: bool = False) -> tuple[
     return end
 
 
-def test_a_lost_run_fails_unless_it_was_being_stopped(tmp_path: Path) -> None:
+def test_lost_run_fails_unless_it_was_being_stopped(tmp_path: Path) -> None:
     import ray
 
     lost = ray.exceptions.WorkerCrashedError()
-    exit_code, message = ended_with(lost, tmp_path)
+    exit_code, message = end_after(lost, tmp_path)
     assert exit_code == EXIT_FAILED
     assert message.startswith("WorkerCrashedError: ")
-    assert ended_with(lost, tmp_path, is_stopping=True)[0] == EXIT_STOPPED
+    assert end_after(lost, tmp_path, is_stopping=True)[0] == EXIT_STOPPED
     waiting = ray.exceptions.TaskCancelledError()
-    assert ended_with(waiting, tmp_path, is_stopping=True) == (EXIT_STOPPED, NOT_STARTED)
-
-
-def test_a_refusal_is_bad_input_and_a_full_disk_is_one_line(tmp_path: Path) -> None:
-    assert ended_with(ConfigError("no"), tmp_path) == (EXIT_BAD_INPUT, "no")
+    assert end_after(waiting, tmp_path, is_stopping=True) == (EXIT_STOPPED, NOT_STARTED)
+    assert end_after(ConfigError("no"), tmp_path) == (EXIT_BAD_INPUT, "no")
     full = OSError(errno.ENOSPC, "No space left on device")
-    why = f"the disk is full ({tmp_path}): free space there, then run the same command"
-    assert ended_with(full, tmp_path) == (EXIT_FAILED, why)
+    reason = f"the disk is full ({tmp_path}): free space there, then run the same command"
+    assert end_after(full, tmp_path) == (EXIT_FAILED, reason)
+
+
+PARENT = """
+import pathlib, sys, time
+from cclf import presets
+from cclf.sweep.child import Child
+from cclf.sweep.plan import Job, make_run_spec
+task, out, *options = sys.argv[1:]
+run = make_run_spec(presets.resolve(task, "a2c"), pathlib.Path(out), options)
+child = Child(Job((run,)), {})
+time.sleep(60)
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal on a parent's death is Linux's")
-def test_a_run_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None:
-    [call] = calls(tmp_path, ENDLESS, seeds=(1,))
-    words = [
-        "sweep",
-        "--tasks",
-        TASK,
-        "--methods",
-        "a2c",
-        "--seeds",
-        "1",
-        "--out",
-        str(tmp_path),
-        "--",
-        *ENDLESS,
-    ]
-    sweep = subprocess.Popen([sys.executable, "-m", "cclf.cli", *words], stderr=subprocess.DEVNULL)
+def test_run_stops_when_the_process_that_started_it_dies(tmp_path: Path) -> None:
+    [call] = calls(tmp_path, ENDLESS)
+    command = [sys.executable, "-c", PARENT, GRID, str(tmp_path), *ENDLESS.split()]
+    parent = subprocess.Popen(command)
     wait_until((call.folder / "train.csv").exists)
-    sweep.send_signal(signal.SIGKILL)
-    sweep.wait()
-    pid = int((call.folder / "lock").read_text())
-    command = Path(f"/proc/{pid}/cmdline")
-    wait_until(lambda: not command.exists() or not command.read_bytes())
+    parent.kill()
+    parent.wait()
+    process = Path(f"/proc/{int((call.folder / 'lock').read_text())}/cmdline")
+    wait_until(lambda: not process.exists() or not process.read_bytes())
     assert "stopped at" in (call.folder / child.LOG).read_text(), "it was asked to save"

@@ -1,25 +1,39 @@
-"""Figures of results. A method has the same color and dashes in every figure."""
+"""Figures of results. A method has the same color and dashes in every figure.
+
+matplotlib has the settings of this package, independent of configuration files and of the settings
+of the calling program.
+"""
 
 import html
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cclf.analysis.curves import Panels, Scale, Series, shared_scales
-from cclf.analysis.plotting import INK, new_figure, settings
 from cclf.analysis.statistics import Interval
 from cclf.analysis.styles import DASHES, PALETTE, RED, LineStyle, Style, Styles, styles
 from cclf.storage.atomic_files import write_output
+from cclf.storage.safe_loading import data_error_context
 
 if TYPE_CHECKING:
-    from cclf.analysis.plotting import Axes, Figure, Line2D
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
+INK = "#010203"  # of text and axes; pages replace it by their own text color
+_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+# With a constant salt the same figure gives the same bytes.
+_OURS = {"svg.hashsalt": "cclf", **dict.fromkeys(_INKED, INK)}
 PANEL_INCHES = (3.6, 2.5)  # of a figure in a grid of figures
 ENV_STEPS = "environment steps"
 MANY_METHODS = 5  # with more, bands are paler, so that they do not hide each other
@@ -37,6 +51,49 @@ class FigureGrid(NamedTuple):
     panels: Mapping[str, Draw]  # by title, also the label for screen readers
     styles: Styles = MappingProxyType({})  # of the legend
     files: Mapping[str, Draw] = MappingProxyType({})
+
+
+# O_PATH, on Linux, also opens a directory that may not be read.
+_READ_FOLDER = os.O_PATH if sys.platform == "linux" else os.O_RDONLY
+
+
+@cache
+def _package() -> ModuleType:
+    """Import matplotlib from another directory: the first import reads a file matplotlibrc in the
+    working directory, which may be an untrusted run folder."""
+    working_directory = os.open(".", _READ_FOLDER)
+    try:
+        os.chdir(os.sep)
+        advice = "check your matplotlibrc and the variables MATPLOTLIBRC and MPLBACKEND"
+        with data_error_context("cannot import matplotlib", advice):
+            import matplotlib
+            import matplotlib.figure
+    finally:
+        os.fchdir(working_directory)
+        os.close(working_directory)
+    return matplotlib
+
+
+def new_figure(
+    figsize: tuple[float, float], layout: str = "constrained", dpi: float | None = None
+) -> "Figure":
+    figure: Figure = _package().figure.Figure(figsize=figsize, layout=layout, dpi=dpi)
+    return figure
+
+
+@contextmanager
+def settings(**further: str | float) -> Iterator[None]:
+    """matplotlib's defaults and the settings of this package; also as a decorator of a function
+    that makes or saves a figure. `further` names settings, with `_` for their dot."""
+    package = _package()
+    wanted = {**package.rcParamsDefault, **_OURS}
+    wanted |= {name.replace("_", "."): value for name, value in further.items()}
+    # As a dict: looking up the backend would choose one, and setting every value takes long.
+    now = dict(dict.items(package.rcParams))
+    changed = {name: value for name, value in wanted.items() if now.get(name) != value}
+    changed.pop("backend", None)
+    with package.rc_context(changed):
+        yield
 
 
 @settings()

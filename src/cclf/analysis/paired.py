@@ -2,21 +2,25 @@
 interval, and what so many pairs can detect."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from cclf.analysis import load, runs, statistics
-from cclf.analysis.figures import REFERENCE_LINE, escape_mathtext, style_axis
-from cclf.analysis.load import RunData
-from cclf.analysis.plotting import new_figure, settings
+from cclf.analysis.figures import (
+    REFERENCE_LINE,
+    escape_mathtext,
+    new_figure,
+    settings,
+    style_axis,
+)
 from cclf.analysis.runs import StepBudget
 from cclf.analysis.styles import BLUE, RED
-from cclf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cclf.analysis.plotting import Figure
+    from matplotlib.figure import Figure
 
 # The quantiles of the normal distribution for a two-sided test at 5 % and for a power of 80 %.
 Z_TEST, Z_POWER = 1.959964, 0.841621
@@ -61,84 +65,45 @@ def compare(
     than two pairs are left out."""
     found = []
     for task, arms in pairs.items():
-        evaluated = [_read(arm) for arm in arms]
-        everything = [run for by_seed in evaluated for run in by_seed.values()]
-        if not everything:
-            continue
-        _check_same_steps(everything)
-        rows = [row for run in everything for row in run.rows]
-        lowest = min(runs.lowest_returns(rows).values())
+        rows = [
+            row._replace(method=arm.name)
+            for arm in arms
+            for folder in arm.folders.values()
+            if folder.exists()  # the run has begun
+            for row in load.read_runs(folder)
+        ]
+        runs.check_same_evaluation_steps(runs.runs(rows))
         budget = StepBudget("env_steps", env_steps[task])
-        scores = [
-            {seed: _mean_return(run, budget, lowest) for seed, run in by_seed.items()}
-            for by_seed in evaluated
-        ]
-        seeds = [
-            seed for seed in arms[0].folders if all(each.get(seed) is not None for each in scores)
-        ]
-        if len(seeds) >= MIN_PAIRS:
-            ours, theirs = ([float(each[seed] or 0.0) for seed in seeds] for each in scores)
-            found.append(_difference(task, arms, env_steps[task], seeds, ours, theirs))
+        mean_return = partial(runs.mean_return, budget=budget)
+        scores = runs.scores_by_run(rows, mean_return, runs.lowest_returns(rows))
+        by_name = {(key.method, key.seed): score for key, score in scores.items()}
+        first, second = (arm.name for arm in arms)
+        seeds = [s for s in arms[0].folders if {(first, s), (second, s)} <= by_name.keys()]
+        if len(seeds) < MIN_PAIRS:
+            continue
+        ours, theirs = (tuple(by_name[name, seed] for seed in seeds) for name in (first, second))
+        differences = np.subtract(ours, theirs)
+        mean, low, high = map(float, np.ravel(statistics.mean_interval(differences[:, None])))
+        detectable, p = detectable_difference(differences), sign_flip_p(differences)
+        found.append(
+            PairedDifference(
+                task,
+                first,
+                second,
+                env_steps[task],
+                tuple(seeds),
+                ours,
+                theirs,
+                mean,
+                low,
+                high,
+                detectable,
+                p,
+                p_holm=p,
+            )
+        )
     corrected = holm([each.p for each in found])
     return [each._replace(p_holm=p) for each, p in zip(found, corrected, strict=True)]
-
-
-def _read(arm: Arm) -> dict[int, RunData]:
-    """The runs that have begun, by seed."""
-    begun = {seed: folder for seed, folder in arm.folders.items() if folder.exists()}
-    read = {seed: load.read_run_folders(folder) for seed, folder in begun.items()}
-    return {seed: found[0] for seed, found in read.items() if found}
-
-
-def _check_same_steps(evaluated: Sequence[RunData]) -> None:
-    steps = {
-        tuple(sorted({row.env_steps for row in run.rows}))
-        for run in evaluated
-        if run.rows[-1].state == "done"
-    }
-    if len({each[0] for each in steps}) > 1:
-        raise ConfigError(
-            f"runs of {evaluated[0].key.task} were evaluated at different steps: their means over "
-            "training cannot be compared"
-        )
-
-
-def _mean_return(run: RunData, budget: StepBudget, lowest: float) -> float | None:
-    """The mean of all evaluations of a run; None if it is not finished."""
-    if run.rows[-1].state == "failed":
-        return lowest
-    (mean,) = runs.mean_returns(run.rows, [run.key.method], run.key.task, budget).values()
-    return float(mean[0, 0]) if len(mean) else None
-
-
-def _difference(
-    task: str,
-    arms: tuple[Arm, Arm],
-    env_steps: int,
-    seeds: Sequence[int],
-    ours: Sequence[float],
-    theirs: Sequence[float],
-) -> PairedDifference:
-    differences = np.subtract(ours, theirs)
-    estimate, low, high = (
-        float(value[0]) for value in statistics.mean_interval(differences[:, None])
-    )
-    p = sign_flip_p(differences)
-    return PairedDifference(
-        task,
-        arms[0].name,
-        arms[1].name,
-        env_steps,
-        tuple(seeds),
-        tuple(ours),
-        tuple(theirs),
-        estimate,
-        low,
-        high,
-        detectable_difference(differences),
-        p,
-        p,
-    )
 
 
 def detectable_difference(differences: np.ndarray) -> float:

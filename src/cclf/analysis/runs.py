@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from cclf.analysis.statistics import steps_to_threshold
 from cclf.console import say
 from cclf.errors import ConfigError
 
@@ -167,7 +166,7 @@ def check_same_evaluation_steps(runs: Runs) -> None:
         if start.env_steps != expected:
             raise ConfigError(
                 f"{key.task} is evaluated every {expected:,} env steps in {other.method} and every "
-                f"{start.env_steps:,} in {key.method}: steps to a return cannot be compared"
+                f"{start.env_steps:,} in {key.method}: runs evaluated at different steps cannot be compared"
             )
 
 
@@ -192,9 +191,8 @@ def steps_to(
 ) -> float:
     """The number of steps after which the return of a run first reaches `threshold`, or
     infinity."""
-    clock = StepBudget(unit, 0)
-    steps, returns = np.array([(clock.of(row), row.return_mean) for row in evaluations]).T
-    return steps_to_threshold(steps, returns, threshold)
+    budget = StepBudget(unit, 0)
+    return next((float(budget.of(r)) for r in evaluations if r.return_mean >= threshold), math.inf)
 
 
 def score_matrix(
@@ -247,37 +245,51 @@ def mean_returns(
 ) -> dict[str, np.ndarray]:
     """By method the mean of all evaluations of each run up to `budget` (runs, 1). Unfinished runs
     that have not reached the budget are excluded."""
-
-    def score(evaluations: Sequence[ResultRow]) -> float | None:
-        last = evaluation_at(evaluations, budget)
-        if last is None:
-            return None
-        return float(np.mean([r.return_mean for r in evaluations if r.env_steps <= last.env_steps]))
-
+    score = functools.partial(mean_return, budget=budget)
     return scores_by_method(rows, methods, [task], score, lowest_returns(rows))
+
+
+def mean_return(evaluations: Sequence[ResultRow], budget: StepBudget) -> float | None:
+    """The mean of all evaluations of a run up to `budget`; None if it has not reached it."""
+    last = evaluation_at(evaluations, budget)
+    if last is None:
+        return None
+    return float(np.mean([r.return_mean for r in evaluations if r.env_steps <= last.env_steps]))
+
+
+Score = Callable[[Sequence[ResultRow]], float | None]  # of the evaluations of a run, by steps
+
+
+def scores_by_run(
+    rows: Iterable[ResultRow], score: Score, failed_scores: Mapping[str, float]
+) -> dict[RunKey, float]:
+    """The score of each run that has one. A failed run without one has that of its task in
+    `failed_scores`, if any."""
+    scores = {}
+    for key, evaluations in runs(rows).items():
+        value = score(evaluations)
+        if value is None and evaluations[0].state == "failed":
+            value = failed_scores.get(key.task)
+        if value is not None:
+            scores[key] = value
+    return scores
 
 
 def scores_by_method(
     rows: Iterable[ResultRow],
     methods: Sequence[str],
     tasks: Sequence[str],
-    score: Callable[[Sequence[ResultRow]], float | None],
+    score: Score,
     failed_scores: Mapping[str, float],
 ) -> dict[str, np.ndarray]:
-    """By method the score of each run, from its evaluations in order of steps: (runs, tasks), of the
-    seeds that have a score on every task. A failed run without one has that of its task in
-    `failed_scores`, if any."""
-    scores: dict[tuple[str, str], dict[int, float]] = {}
-    for key, evaluations in runs(rows).items():
-        value = score(evaluations)
-        if value is None and evaluations[0].state == "failed":
-            value = failed_scores.get(key.task)
-        if value is not None:
-            scores.setdefault((key.method, key.task), {})[key.seed] = value
+    """By method the scores (runs, tasks) of the seeds that have a score on every task."""
+    columns: dict[tuple[str, str], dict[int, float]] = {}
+    for key, value in scores_by_run(rows, score, failed_scores).items():
+        columns.setdefault((key.method, key.task), {})[key.seed] = value
     matrices = {}
     for method in methods:
-        columns = [scores.get((method, task), {}) for task in tasks]
-        seeds = sorted(set.intersection(*map(set, columns)))
-        values = [[column[seed] for column in columns] for seed in seeds]
-        matrices[method] = np.array(values).reshape(len(seeds), len(columns))
+        by_task = [columns.get((method, task), {}) for task in tasks]
+        seeds = sorted(set.intersection(*map(set, by_task)))
+        values = [[scores[seed] for scores in by_task] for seed in seeds]
+        matrices[method] = np.array(values).reshape(len(seeds), len(tasks))
     return matrices

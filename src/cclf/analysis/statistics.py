@@ -4,17 +4,20 @@ task.
 An estimator maps (..., runs, tasks) to (...), so the same function is applied to the scores and to
 all their resamples. Intervals are percentile intervals of a stratified bootstrap (Agarwal et al.
 2021): runs are resampled within each task, tasks are not resampled. Intervals of few runs are too narrow;
-`cclf.analysis.verdicts` has a minimum. If a method has a single run on each of several tasks, tasks
+`cclf.analysis.verdicts` expands them. If a method has a single run on each of several tasks, tasks
 are resampled instead, the same for all methods (`resampled_unit`).
 """
 
+import functools
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 Estimator = Callable[[np.ndarray], np.ndarray]  # (..., runs, tasks) -> (...)
 RESAMPLES = 2_000
+TAIL = 0.025  # probability on each side of a 95 % interval
 
 
 class Interval(NamedTuple):
@@ -106,13 +109,6 @@ def probability_of_improvement(samples: Sequence[np.ndarray]) -> np.ndarray:
     return np.asarray(np.mean(shares, axis=0))
 
 
-def resample(scores: np.ndarray, resamples: int, random: np.random.Generator) -> np.ndarray:
-    """(resamples, runs, tasks): the runs of each task resampled with replacement,
-    independently of other tasks."""
-    indices = random.integers(0, len(scores), (resamples, *scores.shape))
-    return np.take_along_axis(scores[None], indices, axis=1)
-
-
 def resampled_unit(samples: Sequence[np.ndarray]) -> str:
     """The unit that intervals of these scores resample: "runs"; "tasks" if a method has a single
     run on each of several tasks; "" if there is a single run on a single task.
@@ -127,13 +123,17 @@ def resampled_unit(samples: Sequence[np.ndarray]) -> str:
 
 
 def _resample_jointly(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
-    """(resamples, runs, tasks) of each method. Runs are resampled independently for each method,
-    tasks jointly."""
+    """(resamples, runs, tasks) of each method: the runs of each task with replacement, independently
+    of other tasks and methods; or tasks, jointly."""
     random = np.random.default_rng(seed)
     if resampled_unit(samples) == "tasks":
         indices = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
         return [scores[:, indices].swapaxes(0, 1) for scores in samples]
-    return [resample(scores, resamples, random) for scores in samples]
+    draws = []
+    for scores in samples:
+        indices = random.integers(0, len(scores), (resamples, *scores.shape))
+        draws.append(np.take_along_axis(scores[None], indices, axis=1))
+    return draws
 
 
 def interval(
@@ -152,26 +152,59 @@ def bootstrap_statistic(
     statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
     resamples: int = RESAMPLES,
     seed: int = 0,
+    tails: tuple[float, float] = (TAIL, TAIL),
 ) -> Interval:
-    """A statistic of several methods' scores with its 95 % interval.
+    """A statistic of several methods' scores with its 95 % interval, or with other probabilities
+    below and above the interval.
 
     A resample without a value (0 / 0) widens the interval in both directions.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         draws = statistic(_resample_jointly(samples, resamples, seed))
         estimate = statistic(samples)
-    return percentiles(estimate, draws)
+    return percentiles(estimate, draws, tails)
 
 
-def percentiles(estimate: np.ndarray, draws: np.ndarray) -> Interval:
-    """The 2.5 % and 97.5 % quantiles of draws along their first axis, without interpolation, so
-    that infinity is a possible limit."""
+def percentiles(
+    estimate: np.ndarray, draws: np.ndarray, tails: tuple[float, float] = (TAIL, TAIL)
+) -> Interval:
+    """The quantiles of draws along their first axis that leave these shares below and above,
+    without interpolation, so that infinity is a possible limit."""
+    below, above = tails
     filled = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
     low, high = (
         np.quantile(values, q, axis=0, method="inverted_cdf")
-        for values, q in zip(filled, (0.025, 0.975), strict=True)
+        for values, q in zip(filled, (below, 1.0 - above), strict=True)
     )
     return Interval(estimate, np.asarray(low), np.asarray(high))
+
+
+@functools.cache
+def expanded_tail(runs: int, tail: float) -> float:
+    """The share of resamples to cut off at one end so that an interval of the mean of so few runs
+    misses it with probability `tail` at that end (the expanded percentile interval of Hesterberg
+    2015): the percentile interval of a mean corresponds to z s / sqrt(n), with s over n instead of
+    n - 1, where Student's t s / sqrt(n - 1) is needed.
+
+    >>> [round(expanded_tail(runs, 0.025), 4) for runs in (5, 20, 1000)]
+    [0.001, 0.0159, 0.0248]
+    """
+    if runs < 2:
+        return 0.0
+    t = t_quantile(1.0 - tail, runs - 1)
+    return NormalDist().cdf(-t * float(np.sqrt(runs / (runs - 1))))
+
+
+def t_quantile(share: float, freedom: int) -> float:
+    """A quantile of Student's t, whose arctan(t / sqrt(freedom)) has the density cos^(freedom - 1).
+
+    >>> round(t_quantile(0.975, 4), 3), round(t_quantile(0.975, 19), 3)
+    (2.776, 2.093)
+    """
+    angles = np.linspace(-np.pi / 2, np.pi / 2, 100_001)
+    below = np.cumsum(np.cos(angles) ** (freedom - 1))
+    angle = np.interp(share, below / below[-1], angles)
+    return float(np.sqrt(freedom) * np.tan(angle))
 
 
 def mean_interval(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
@@ -199,17 +232,7 @@ def performance_profile(
         np.stack([(part > threshold).mean(axis=(-2, -1)) for threshold in thresholds], axis=-1)
         for part in (scores, draws)
     ]
-    return percentiles(*shares)
-
-
-def steps_to_threshold(env_steps: np.ndarray, returns: np.ndarray, threshold: float) -> float:
-    """The first clock reading at which a curve reaches `threshold`, or infinity.
-
-    >>> steps_to_threshold(np.array([10, 20, 30]), np.array([0.1, 0.95, 0.2]), 0.9)
-    20.0
-    """
-    reached = np.flatnonzero(returns >= threshold)
-    return float(env_steps[reached[0]]) if len(reached) else float("inf")
+    return percentiles(shares[0], shares[1])
 
 
 def wilson_interval(hits: int, total: int) -> Interval:

@@ -1,13 +1,21 @@
 """`cclf bench`: speed on this machine."""
 
-import json
 import os
+import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cclf.algorithms.base import Benchmark
 from cclf.algorithms.registry import algorithms
-from cclf.commands.options import Device, Json, parse, print_table
+from cclf.commands.options import (
+    HELP_COLUMNS,
+    BaseName,
+    Device,
+    Json,
+    parse,
+    print_json,
+    print_table,
+)
 from cclf.config import Precision
 from cclf.envs.make import make_env
 from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, ConfigError, did_you_mean
@@ -36,66 +44,62 @@ class BenchMinigrid:
 
 
 @dataclass(frozen=True)
-class BenchUpdate:
-    """Milliseconds per update of methods with continuous actions, without the environment, and the
-    parity of the update with float32."""
+class ContinuousOptions:
+    """The options of benchmarks of algorithms with continuous actions."""
 
     task: str = "dmc/cartpole-swingup"
-    """Task that defines the observation and action shapes."""
-    base: str | None = None
-    """The base algorithm; by default that of the task (see: cclf methods)."""
-    methods: tuple[str, ...] = ()
-    """By default cclf, drq and curl, or the default method of a base algorithm without them."""
+    """The task, which defines the observation and action shapes."""
+    base: BaseName = None
     precision: Precision = "fp32"
     """Precision of the update; its parity with float32 is measured too."""
     device: Device = "auto"
-    pairs: Annotated[int, Range(2, 1_000_000)] = 100
-    """Number of pairs of updates to time."""
-    deterministic: bool = False
-    """On a GPU, use the kernels of `cclf train --deterministic`."""
     json: Json = False
 
 
 @dataclass(frozen=True)
-class BenchLoop:
+class BenchUpdate(ContinuousOptions):
+    """Milliseconds per update of methods with continuous actions, without the environment, and the
+    parity of the update with float32."""
+
+    methods: tuple[str, ...] = ()
+    """By default cclf, drq and curl, or the default method of a base algorithm without them."""
+    pairs: Annotated[int, Range(2, 1_000_000)] = 100
+    """Number of pairs of updates to time."""
+    deterministic: bool = False
+    """On a GPU, use the kernels of `cclf train --deterministic`."""
+
+
+@dataclass(frozen=True)
+class BenchLoop(ContinuousOptions):
     """Agent steps per second of training with continuous actions: acting, updates, environment and
     rendering, without evaluation."""
 
-    task: str = "dmc/cartpole-swingup"
-    """The task to train on."""
-    base: str | None = None
-    """The base algorithm; by default that of the task (see: cclf methods)."""
     method: str | None = None
     """By default cclf, or the default method of a base algorithm without it."""
-    precision: Precision = "fp32"
-    """Precision of the update."""
-    device: Device = "auto"
     seconds: Seconds = 10.0
     """Duration of the measurement."""
-    json: Json = False
 
 
 def _minigrid(options: BenchMinigrid, _: "EnvFactory") -> dict[str, Any]:
-    from cclf.benchmark.training_speed import bench_minigrid
+    from cclf.benchmark import bench_minigrid
 
     processes = options.processes or os.cpu_count() or 1
     return bench_minigrid(options.task, options.methods, processes, options.seconds)
 
 
 def _update(options: BenchUpdate, _: "EnvFactory") -> dict[str, Any]:
-    from cclf.benchmark.updates import bench_configs, bench_updates
+    from cclf.benchmark import bench_configs, bench_updates
 
     configs = bench_configs(options.task, options.base, options.methods, options.precision)
-    if options.deterministic:
-        configs = [
-            replace(config, run=replace(config.run, deterministic=True)) for config in configs
-        ]
+    configs = [
+        replace(config, run=replace(config.run, deterministic=options.deterministic))
+        for config in configs
+    ]
     return bench_updates(configs, options.device, options.pairs)
 
 
 def _loop(options: BenchLoop, _: "EnvFactory") -> dict[str, Any]:
-    from cclf.benchmark.training_speed import bench_loop
-    from cclf.benchmark.updates import bench_configs
+    from cclf.benchmark import bench_configs, bench_loop
 
     methods = (options.method,) if options.method else ()
     config = bench_configs(options.task, options.base, methods, options.precision)[0]
@@ -119,20 +123,21 @@ def benchmarks() -> dict[str, Benchmark]:
 
 def main(arguments: list[str]) -> int:
     known = benchmarks()
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: cclf bench {'|'.join(known)} [--help]\n")
+    name = arguments[0] if arguments else ""
+    if name in ("", "-h", "--help"):
+        print(f"usage: cclf bench {{{','.join(known)}}} [OPTIONS]\n")
         for name, benchmark in known.items():
-            print(f"  {name:<10}{' '.join(str(benchmark.options.__doc__).split())}")
+            text = f"  {name:<10}{' '.join(str(benchmark.options.__doc__).split())}"
+            print(textwrap.fill(text, HELP_COLUMNS, subsequent_indent=" " * 12))
+        print("\nOptions:  cclf bench NAME --help")
         return EXIT_DONE if arguments else EXIT_BAD_INPUT
-    name = arguments[0]
     if name not in known:
-        raise ConfigError(
-            f"unknown benchmark {name!r}{did_you_mean(name, known)}: use one of {', '.join(known)}"
-        )
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"unknown benchmark {name!r}{hint} (see: cclf bench --help)")
     options = parse(known[name].options, f"cclf bench {name}", arguments[1:])
     report = known[name].run(options, make_env)
     if vars(options)["json"]:
-        print(json.dumps(report, indent=2))
+        print_json(report)
         return EXIT_DONE
     figure = known[name].figure
     rows = [

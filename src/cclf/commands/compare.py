@@ -1,6 +1,5 @@
 """`cclf compare`: two methods with the same seeds, and the paired difference."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,16 @@ import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.algorithms.registry import find_algorithm
-from cclf.commands.options import Json, check_writable, output_errors, parse
+from cclf.commands.options import (
+    FIGURES,
+    DryRun,
+    Json,
+    Profile,
+    check_writable,
+    output_errors,
+    parse,
+    print_json,
+)
 from cclf.commands.sweep import Machine, plan, run_sweep, split_passthrough
 from cclf.commands.train import train_config
 from cclf.config import CURIOSITY_CONTROLS, split_control
@@ -44,15 +52,13 @@ class CompareOptions:
     """Number of pairs."""
     first_seed: Seed = 1
     """The pairs have this seed and those that follow it."""
-    profile: str = DEFAULT_PROFILE
-    """Reading of the points where the paper and the released code disagree."""
+    profile: Profile = DEFAULT_PROFILE
     out: Path = Path("runs")
     """Folder for run folders."""
     plot: Path | None = None
     """The figure, .svg, .png or .pdf. Default: OUT/compare-METHOD-AGAINST.svg."""
     json: Json = False
-    dry_run: bool = False
-    """Print the runs and their steps, and train nothing."""
+    dry_run: DryRun = False
 
 
 def main(arguments: list[str]) -> int:
@@ -63,19 +69,16 @@ def main(arguments: list[str]) -> int:
             "compare needs a task, e.g. cclf compare minigrid/DoorKey-6x6 --method cclf"
         )
     require_extras("the figure of cclf compare", ("report",))
-    arms = plan_arms(options, extra)
     figure = options.plot or options.out / f"compare-{options.method}-{options.against}.svg"
-    if figure.suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"cannot draw {figure}: the name must end in .svg, .png or .pdf")
-    check_writable(figure)
+    check_writable(figure, FIGURES)
     check_writable(options.out, is_folder=True)
 
     specs, exit_code = run_sweep(
-        interleave(arms), options.machine, options.dry_run, print_plan=not options.json
+        plan_pairs(options, extra), options.machine, options.dry_run, print_plan=not options.json
     )
     if options.dry_run:
         return exit_code
-    found = _differences([specs[0::2], specs[1::2]])
+    found = _differences(specs)
     if not found:
         say("fewer than two pairs of runs have finished: there is nothing to compare yet")
         return exit_code or EXIT_STOPPED
@@ -85,38 +88,31 @@ def main(arguments: list[str]) -> int:
     with output_errors(figure):
         save(paired.figure(found), figure)
     if options.json:
-        print(
-            json.dumps({"comparisons": [each._asdict() for each in found], "figure": str(figure)})
-        )
+        print_json({"comparisons": [each._asdict() for each in found], "figure": str(figure)})
     else:
         _print(found)
         print(figure)
     return exit_code
 
 
-def plan_arms(options: CompareOptions, extra: list[str]) -> "list[list[RunSpec]]":
-    """The runs of the method and of what it is compared with, each by seed and then by task."""
-    against, changed = _against(options, extra)
+def plan_pairs(options: CompareOptions, extra: list[str]) -> "list[RunSpec]":
+    """The runs in pairs: one of the method, and one of what it is compared with. The seeds of both are
+    trained at the same time, with the same drivers and the same load of the machine."""
+    against, against_extra = _against(options, extra)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    return [
+    ours, theirs = (
         [
             spec
             for seed in seeds
             for spec in plan(options.tasks, [method], [options.profile], [seed], options.out, words)
         ]
-        for method, words in ((options.method, extra), (against, changed))
-    ]
-
-
-def interleave(arms: "Sequence[Sequence[RunSpec]]") -> "list[RunSpec]":
-    """The first seed of each arm, then the second of each, so that neither arm trains later than the
-    other, on another version of a driver or beside other work."""
-    specs = [spec for pair in zip(*arms, strict=True) for spec in pair]
-    if len({spec.folder for spec in specs}) < len(specs):
+        for method, words in ((options.method, extra), (against, against_extra))
+    )
+    if ours[0].folder == theirs[0].folder:
         raise ConfigError(
-            f"{specs[0].method} is compared with itself: name another method after --against"
+            f"{options.method} is compared with itself: name another method after --against"
         )
-    return specs
+    return [spec for pair in zip(ours, theirs, strict=True) for spec in pair]
 
 
 def _against(options: CompareOptions, extra: list[str]) -> tuple[str, list[str]]:
@@ -127,11 +123,8 @@ def _against(options: CompareOptions, extra: list[str]) -> tuple[str, list[str]]
     names = [options.tasks[0], "--method", options.method, "--profile", options.profile]
     config = train_config([*names, *extra]).config
     measure = config.method.curiosity
-    if (
-        not config.method.needs_curiosity
-        or measure in CURIOSITY_CONTROLS
-        or split_control(measure)[1]
-    ):
+    is_control = measure in CURIOSITY_CONTROLS or split_control(measure)[1]
+    if is_control or not config.method.needs_curiosity:
         raise ConfigError(
             f"--against {options.against} conflicts with {options.method}, which has no curiosity of "
             "its own: name another method"
@@ -141,45 +134,31 @@ def _against(options: CompareOptions, extra: list[str]) -> tuple[str, list[str]]
     control = options.against if measure == "belief" else f"{measure}-{options.against}"
     if preset is not None and preset.overrides.get("curiosity") == control:
         return named, extra
-    return options.method, [*_without("--curiosity", extra), "--curiosity", control]
+    return options.method, [*extra, "--curiosity", control]  # the last one of an option counts
 
 
-def _without(option: str, words: list[str]) -> list[str]:
-    """
-    >>> _without("--curiosity", ["--curiosity", "rnd", "--seed=1"])
-    ['--seed=1']
-    """
-    kept = [word for word in words if not word.startswith(f"{option}=")]
-    while option in kept:
-        place = kept.index(option)
-        del kept[place : place + 2]
-    return kept
-
-
-def _differences(arms: "Sequence[Sequence[RunSpec]]") -> "list[PairedDifference]":
+def _differences(specs: "Sequence[RunSpec]") -> "list[PairedDifference]":
     from cclf.analysis import paired
 
     pairs, env_steps = {}, {}
-    for task in dict.fromkeys(spec.config.task for spec in arms[0]):
-        both = [[spec for spec in arm if spec.config.task == task] for arm in arms]
+    for task in dict.fromkeys(spec.config.task for spec in specs):
+        arms = [
+            [spec for spec in arm if spec.config.task == task] for arm in (specs[0::2], specs[1::2])
+        ]
         first, second = (
             paired.Arm(_name(arm[0]), {spec.config.seed: spec.folder for spec in arm})
-            for arm in both
+            for arm in arms
         )
         pairs[task] = first, second
-        env_steps[task] = both[0][0].config.run.env_steps
+        env_steps[task] = arms[0][0].config.run.env_steps
     return paired.compare(pairs, env_steps)
 
 
 def _name(spec: "RunSpec") -> str:
-    curiosity = spec.config.method.curiosity
-    is_named = curiosity == _preset_curiosity(spec)
-    return spec.config.method_name if is_named else f"{spec.config.method_name}, {curiosity}"
-
-
-def _preset_curiosity(spec: "RunSpec") -> str:
-    method = find_algorithm(spec.config.base).methods[spec.config.method_name]
-    return str(method.overrides.get("curiosity", "belief"))
+    """The method, with its curiosity if that is not the one of the method."""
+    name, curiosity = spec.config.method_name, spec.config.method.curiosity
+    preset = find_algorithm(spec.config.base).methods[name].overrides.get("curiosity", "belief")
+    return name if curiosity == preset else f"{name}, {curiosity}"
 
 
 def _print(found: "Sequence[PairedDifference]") -> None:

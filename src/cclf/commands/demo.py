@@ -1,6 +1,7 @@
 """`cclf demo`: a small sweep on MiniGrid, its results in the terminal, and its report and inspect
 pages."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,16 +53,10 @@ def main(arguments: list[str]) -> int:
 
     rows = [row for row in load.read_runs(options.out / TASK) if row.method in METHODS]
     _print_results(rows)
-    final = {row.seed: row.return_mean for row in rows if row.method == "cclf"}
-    best = max(
-        (spec for spec in specs if spec.config.method_name == "cclf"),
-        key=lambda spec: final[spec.config.seed],
-    )
+    run = str(next(spec.folder for spec in specs if spec.config.method_name == "cclf"))
     report.main([str(options.out), "--out", str(report_page)])
-    inspect.main([str(best.folder), "--samples", str(SAMPLES), "--out", str(inspect_page)])
-    say(
-        "\n".join(["next:", f"  cclf play {best.folder}", *(f"  {each}" for each in NEXT_COMMANDS)])
-    )
+    inspect.main([run, "--samples", str(SAMPLES), "--out", str(inspect_page)])
+    say("\n  ".join(["next:", f"cclf play {shlex.quote(run)}", *NEXT_COMMANDS]))
     return EXIT_DONE
 
 

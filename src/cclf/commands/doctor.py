@@ -1,9 +1,8 @@
 """`cclf doctor`: facts about this machine and its problems."""
 
-import json
 from dataclasses import dataclass
 
-from cclf.commands.options import Json, parse
+from cclf.commands.options import Json, parse, print_json
 from cclf.config import ObservationType
 from cclf.errors import EXIT_DONE, EXIT_FAILED, ConfigError
 
@@ -33,7 +32,7 @@ def main(arguments: list[str]) -> int:
         raise ConfigError(f"--observe {options.observe} needs --task")
     report = doctor.examine(options.task, options.base, options.observe)
     if options.json:
-        print(json.dumps(report, indent=2, default=vars))
+        print_json(report)
     else:
         doctor.show(report)
     return EXIT_FAILED if options.strict and report["problems"] else EXIT_DONE

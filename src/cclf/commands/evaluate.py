@@ -1,31 +1,26 @@
 """`cclf evaluate`: a trained agent in new episodes."""
 
-import json
 from contextlib import closing
 from dataclasses import dataclass
 
-from cclf.commands.options import Device, EvaluationSeed, Json, Last, RunFolder, TrustImports, parse
-from cclf.commands.runs import select_run
-from cclf.errors import EXIT_DONE
+from cclf.commands.options import Device, EvaluationSeed, Json, parse, print_json
+from cclf.commands.runs import RunOptions, select_run
 from cclf.validation import Episodes
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
+class EvaluateOptions(RunOptions):
     """Evaluate the agent of a run folder in new episodes. SAC and DrQ-v2 take the mean action, A2C
     samples, Rainbow acts without noise."""
 
-    run: RunFolder
-    last: Last = False
     episodes: Episodes = 10
     """Number of episodes."""
     seed: EvaluationSeed = 0
     device: Device = "auto"
-    trust_imports: TrustImports = False
     json: Json = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(EvaluateOptions, "cclf evaluate", arguments)
     run = select_run(options.run, options.last, options.json)
     from cclf.training import devices
@@ -42,10 +37,9 @@ def main(arguments: list[str]) -> int:
     facts = {"run": str(run), "env_steps": env_steps, "episodes": len(result.returns)}
     facts |= {"return_mean": result.mean, "return_std": result.std, "returns": result.returns}
     if options.json:
-        print(json.dumps(facts))
+        print_json(facts)
     else:
         print(
             f"return {result.mean:.4g} ± {result.std:.2g} over {len(result.returns)} episodes at "
             f"{env_steps:,} env steps"
         )
-    return EXIT_DONE

@@ -1,35 +1,33 @@
 """`cclf inspect`: a page about the curiosity of an agent."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import tyro
+
 from cclf.commands.options import (
+    PAGES,
     Device,
     Json,
-    Last,
-    RunFolder,
-    TrustImports,
     check_writable,
     output_errors,
     parse,
+    print_json,
     print_table,
 )
-from cclf.commands.runs import select_run
+from cclf.commands.runs import RunOptions, select_run
 from cclf.config import CURIOSITIES, CURIOSITY_CONTROLS
-from cclf.errors import EXIT_DONE, ConfigError, rendering_extras, require_extras
+from cclf.errors import ConfigError, rendering_extras, require_extras
 from cclf.validation import Range
 
 
 @dataclass(frozen=True)
-class InspectOptions:
+class InspectOptions(RunOptions):
     """Write a page about the curiosity of a run: the transitions with the highest and lowest
     curiosity, their views and beliefs, correlations of curiosity, and curiosity during training. The
     run may still be training."""
 
-    run: RunFolder
-    last: Last = False
     out: Path | None = None
     """The page, an .html file; by default RUN/curiosity.html."""
     samples: Annotated[int, Range(1, 1_000_000)] = 2_048
@@ -38,23 +36,24 @@ class InspectOptions:
     """Instead of the page, a table: how these measures of curiosity (belief, absolute, rnd, forward)
     would rank the transitions of the run. Those that it was not trained with learn from it first.
     Runs of A2C."""
-    follow: tuple[Literal["rarity", "error", "td", "step"], ...] = ("rarity", "error", "td")
+    follow: Annotated[
+        tuple[Literal["rarity", "error", "td", "step"], ...],
+        tyro.conf.arg(metavar="[{rarity,error,td,step} ...]"),
+    ] = ("rarity", "error", "td")
     """With --curiosity: what its rank correlation is printed with. rarity: how seldom the same
     observation is seen; error: that of predicting the next observation; td: the size of the TD error;
     step: in the episode."""
     device: Device = "auto"
-    trust_imports: TrustImports = False
     json: Json = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(InspectOptions, "cclf inspect", arguments)
     run = select_run(options.run, options.last, options.json)
     if options.curiosity:
-        return _probe(options, run)
+        _probe(options, run)
+        return
     out = options.out or run / "curiosity.html"
-    if out.suffix not in (".html", ".htm"):
-        raise ConfigError(f"cannot write {out}: the name of a page must end in .html")
     require_extras("the page of cclf inspect", ("report",))
     from cclf.inspection import page
     from cclf.inspection.load import inspect_run
@@ -64,20 +63,22 @@ def main(arguments: list[str]) -> int:
 
     task = run_folder.read_config(run).task
     require_extras("the page of cclf inspect", rendering_extras(task))
-    check_writable(out)
+    check_writable(out, PAGES)
     device = devices.choose_device(options.device)
     report = inspect_run(run, options.samples, device, options.trust_imports)
     with output_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_output(out, page.to_html(report))
-    print(json.dumps(page.to_json(report) | {"page": str(out)}) if options.json else out)
-    return EXIT_DONE
+    if options.json:
+        print_json(page.to_json(report) | {"page": str(out)})
+    else:
+        print(out)
 
 
 BATCH_OF_PROBE = 128  # transitions, as in the default rollout of A2C
 
 
-def _probe(options: InspectOptions, run: Path) -> int:
+def _probe(options: InspectOptions, run: Path) -> None:
     known = [name for name in CURIOSITIES if name not in CURIOSITY_CONTROLS]
     if unknown := [name for name in options.curiosity if name not in known]:
         raise ConfigError(f"--curiosity {unknown[0]} is unknown: use {', '.join(known)}")
@@ -93,19 +94,16 @@ def _probe(options: InspectOptions, run: Path) -> int:
         options.trust_imports,
     )
     if options.json:
-        print(
-            json.dumps(
-                {
-                    measure: {name: each._asdict() for name, each in line.items()}
-                    for measure, line in found.items()
-                }
-            )
+        print_json(
+            {
+                measure: {name: each._asdict() for name, each in line.items()}
+                for measure, line in found.items()
+            }
         )
-        return EXIT_DONE
+        return
     rows = [
         (measure, *(f"{each.rank:.2f} [{each.low:.2f}, {each.high:.2f}]" for each in line.values()))
         for measure, line in found.items()
     ]
     print("rank correlations of curiosity: the mean over batches and its 95 % interval")
     print_table(("measure", *options.follow), rows)
-    return EXIT_DONE

@@ -1,15 +1,15 @@
 """`cclf methods`: the methods of each base algorithm."""
 
-import json
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from cclf import presets
 from cclf.algorithms.base import BaseAlgorithm
 from cclf.algorithms.registry import algorithms, find_algorithm
-from cclf.commands.options import Json, parse
+from cclf.commands.options import Json, parse, print_json
 from cclf.envs.registry import suites
-from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class MethodsOptions:
     json: Json = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(MethodsOptions, "cclf methods", arguments)
     shown = algorithms().values() if options.base is None else [find_algorithm(options.base)]
     if options.json:
@@ -38,20 +38,20 @@ def main(arguments: list[str]) -> int:
             for base in shown
             for method in base.methods.values()
         ]
-        print(json.dumps(documents, indent=2))
-        return EXIT_DONE
-    _print(shown)
-    return EXIT_DONE
+        print_json(documents)
+    else:
+        _print(shown)
 
 
 def _print(shown: Iterable[BaseAlgorithm]) -> None:
     """Print each method with its summary and its differences. A table would break long names, which
     users copy."""
     from rich.console import Console
-    from rich.padding import Padding
     from rich.text import Text
 
     console = Console(highlight=False)
+    fill = partial(textwrap.fill, width=console.width, break_on_hyphens=False)
+    indent = " " * 6
     for base in shown:
         task_suites = ", ".join(
             name
@@ -61,9 +61,12 @@ def _print(shown: Iterable[BaseAlgorithm]) -> None:
         title = f"{base.name} (tasks: {task_suites}), with differences from "
         console.print(Text(f"{title}{base.default_method.name}", "bold"))
         for method in base.methods.values():
-            line = Text.assemble((f"  {method.name}", "bold cyan"), f"  {method.summary}")
-            console.print(line, soft_wrap=True)
-            if changed := presets.differences_from_cclf(method, base):
-                pairs = ", ".join(f"{name}={value}" for name, value in changed.items())
-                console.print(Padding(Text(pairs, "dim"), (0, 0, 0, 6)))
+            line = fill(f"  {method.name}  {method.summary}", subsequent_indent=indent)
+            _, name, summary = line.partition(method.name)
+            console.print(Text.assemble("  ", (name, "bold cyan"), summary), soft_wrap=True)
+            changed = presets.differences_from_cclf(method, base)
+            pairs = ", ".join(f"{name}={value}" for name, value in changed.items())
+            if pairs:
+                pairs = fill(pairs, initial_indent=indent, subsequent_indent=indent)
+                console.print(Text(pairs, "dim"), soft_wrap=True)
         console.print()

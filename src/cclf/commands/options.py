@@ -7,13 +7,24 @@ import errno
 import inspect
 import io
 import itertools
+import json
 import os
+import re
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tyro
 from tyro.constructors import (
@@ -25,7 +36,7 @@ from tyro.constructors import (
 
 from cclf import validation
 from cclf.console import say
-from cclf.errors import ConfigError
+from cclf.errors import FULL_DISK, ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,31 +44,31 @@ if TYPE_CHECKING:
     Options = TypeVar("Options", bound=DataclassInstance)
 
 EMPTY_PATH = "the path is empty: name a file or folder, or . for the working directory"
+HELP_COLUMNS = 80
+FIGURES, PAGES = (".svg", ".png", ".pdf"), (".html", ".htm")  # suffixes of outputs
 
 # Options of several commands.
-RunFolder = Annotated[
-    tyro.conf.Positional[Path],
+BaseName = Annotated[
+    str | None,
+    tyro.conf.arg(help="The base algorithm; by default that of the task (see: cclf methods)."),
+]
+Profile = Annotated[
+    str,
     tyro.conf.arg(
-        metavar="RUN",
-        help="A run folder, a folder that contains runs, pretrained/NAME or hf:USER/NAME.",
+        help="Settings for the points on which the paper and the released code disagree."
     ),
 ]
-Last = Annotated[
-    bool, tyro.conf.arg(help="Take the run that trained last if the folder contains several.")
+DryRun = Annotated[
+    bool, tyro.conf.arg(help="Print the runs and their environment steps, and stop.")
 ]
 Device = Annotated[str, tyro.conf.arg(help="cpu, cuda, cuda:N, or auto: a GPU if there is one.")]
 EvaluationSeed = Annotated[
     validation.Seed,
     tyro.conf.arg(help="Seed of the episodes. It is independent of the seed of the run."),
 ]
-TrustImports = Annotated[
-    bool,
-    tyro.conf.arg(
-        help="Allow the run to import the Python modules that it names: of a task gym/MODULE:ID, an "
-        "encoder, a curiosity or an augmentation MODULE:NAME."
-    ),
-]
-Json = Annotated[bool, tyro.conf.arg(help="Print one JSON document on standard output.")]
+# Off by default, also where other switches have both of their forms.
+Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+Json = Annotated[Switch, tyro.conf.arg(help="Print one JSON document on standard output.")]
 
 
 def parse(
@@ -66,17 +77,21 @@ def parse(
     """The options of a command line, read by tyro. Raises ConfigError with one line in place of
     tyro's report. `default` holds the values of options that are not given; without it they are
     those of the class."""
-    _reject_empty_paths(kind, arguments)
+    words = check_options(arguments, option_types(kind), prog)
     # With `default` a flag may be on or off by default, so both of its forms are needed.
     markers = () if default else (tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
     registry, report = ConstructorRegistry(), io.StringIO()
     registry.struct_rule(_dataclass_rule)
+    paragraphs = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
+    # tyro joins lines that begin with a letter, whatever their width.
+    wrap = partial(textwrap.fill, width=HELP_COLUMNS, initial_indent="  ", subsequent_indent="  ")
     try:
         with contextlib.redirect_stderr(report):
             options = tyro.cli(
                 kind,
                 prog=prog,
-                args=arguments,
+                args=words,
+                description="\n".join(map(wrap, paragraphs)),
                 default=default or tyro.MISSING_NONPROP,
                 config=markers,
                 registry=registry,
@@ -84,29 +99,53 @@ def parse(
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        # The first line is the title; a box is drawn around some reports.
-        lines = [line.strip("│ ") for line in report.getvalue().splitlines()[1:]]
-        text = " ".join(
-            line
-            for line in lines
-            if line.strip("╰─-╯") and not line.startswith("For full helptext")
-        )
-        error = text.partition(" Argument helptext:")[0] or "invalid options"
-        raise ConfigError(f"{error} (see: {prog} --help)") from None
+        raise ConfigError(f"{_first_error(report.getvalue())} (see: {prog} --help)") from None
     validation.validate_options(options)
     return options
 
 
-def _reject_empty_paths(kind: "type[DataclassInstance]", arguments: list[str]) -> None:
-    """Raise ConfigError for an empty path, which pathlib reads as the working directory."""
-    types = validation.field_types(kind)
-    paths = {f"--{name.replace('_', '-')}" for name in types if "Path" in str(types[name])}
-    for before, word in itertools.pairwise(["", *arguments]):
-        option = before if word == "" else word.removesuffix("=")
-        is_positional = word == "" and not before.startswith("--")
-        if is_positional or (option in paths and (word == "" or word.endswith("="))):
-            name = "" if is_positional else f"{option}: "
-            raise ConfigError(f"{name}{EMPTY_PATH}")
+def option_types(kind: "DataclassInstance | type[DataclassInstance]") -> dict[str, Any]:
+    """The type of each option, by its name on the command line, and those of its groups."""
+    types: dict[str, Any] = {}
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        option, hint = f"--{field.name.strip('_').replace('_', '-')}", hints[field.name]
+        types |= option_types(hint) if dataclasses.is_dataclass(hint) else {option: hint}
+    return types
+
+
+def check_options(arguments: list[str], types: dict[str, Any], prog: str) -> list[str]:
+    """The arguments with options as `--with-dashes`. Raises ConfigError for an option that is not one
+    of these, and for an empty path, which pathlib reads as the working directory."""
+    switched_off = (
+        f"--no-{name.removeprefix('--')}" for name, each in types.items() if each is bool
+    )
+    known, words = {*types, *switched_off, "--help"}, [""]
+    for word in arguments:
+        option, equals, value = word.partition("=")
+        is_option = word.startswith("--")
+        if is_option:
+            option = option.replace("_", "-")
+            if option not in known:
+                hint = did_you_mean(option, known)
+                raise ConfigError(f"unknown option {option}{hint} (see: {prog} --help)")
+        option_of_value = option if is_option else words[-1]
+        is_path = "Path" in str(types.get(option_of_value)) or not option_of_value.startswith("--")
+        if is_path and (value if is_option and equals else word) == "":
+            raise ConfigError(EMPTY_PATH)
+        words.append(f"{option}{equals}{value}")
+    return words[1:]
+
+
+def _first_error(report: str) -> str:
+    """The first part of tyro's report as one line: without its colors, its title, its box or rules,
+    and the help texts."""
+    lines = [line.strip("│ ") for line in re.sub(r"\x1b\[[0-9;]*m", "", report).splitlines()]
+    parts = itertools.groupby(lines[1:], lambda line: bool(line.strip("╰─╯-")))
+    first, *others = next(list(part) for is_text, part in parts if is_text)
+    if first.startswith("Missing from "):
+        return f"{first.removeprefix('Missing from cclf ').removesuffix(':')} needs {others[0]}"
+    return " ".join([first.removeprefix("Error parsing "), *others])
 
 
 @cache
@@ -131,22 +170,48 @@ def field_help(kind: type) -> dict[str, str]:
 
 
 def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """As tyro's own rule, but the text of an option has no line breaks of the source, and a default that
-    says nothing is not shown."""
+    """As tyro's own rule, but a text is shown as its option in capitals, the help of an option has no
+    line breaks of the source, and a default that says nothing is not shown."""
     kind = info.type
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         return None
-    types, texts = validation.field_types(kind), field_help(kind)
+    types, plain_types, texts = validation.field_types(kind), get_type_hints(kind), field_help(kind)
     values = vars(info.default) if isinstance(info.default, kind) else {}
-    fields = []
+    fields, annotated = [], cast(Any, Annotated)
     for field in dataclasses.fields(kind):
-        given = values.get(field.name, field.default)
-        default = tyro.MISSING_NONPROP if given is dataclasses.MISSING else given
-        annotation = types[field.name]
-        if default in (None, ()) or (default is False and not values):
-            annotation = Annotated[annotation, tyro.conf.arg(help_behavior_hint="")]
+        plain, declared = plain_types[field.name], types[field.name]
+        default = values.get(field.name, field.default)
+        if default is dataclasses.MISSING:
+            default = () if get_origin(plain) is tuple else tyro.MISSING_NONPROP
+        says_nothing = default in (None, (), "") or (default is False and not values)
+        shown = tyro.conf.arg(
+            metavar=_metavar(field.name, plain), help_behavior_hint="" if says_nothing else None
+        )
+        # What the annotation says comes later and is stronger.
+        is_annotated = get_origin(declared) is Annotated
+        kind_of_value, *metadata = get_args(declared) if is_annotated else (declared,)
+        annotation = annotated[(kind_of_value, shown, *metadata)]
         fields.append(StructFieldSpec(field.name, annotation, default, texts.get(field.name)))
     return StructConstructorSpec(kind, tuple(fields))
+
+
+def _metavar(name: str, kind: object) -> str | None:
+    """How the help shows the value of an option; None for tyro's own choice.
+
+    >>> _metavar("base", str | None), _metavar("tasks", tuple[str, ...]), _metavar("seed", int)
+    ('BASE', '[TASK [TASK ...]]', None)
+    """
+    word = name.rpartition("_")[2].upper()
+    one = word.removesuffix("S")
+    shown: dict[object, str] = {
+        str: word,
+        str | None: word,
+        int | None: "INT",
+        tuple[str, ...]: f"[{one} [{one} ...]]",
+        tuple[int, ...]: f"[{one} [{one} ...]]",
+        tuple[Path, ...]: "[PATH [PATH ...]]",
+    }
+    return shown.get(kind)
 
 
 @contextlib.contextmanager
@@ -162,9 +227,11 @@ def output_errors(out: Path) -> Iterator[None]:
         say(f"replaced {out}")
 
 
-def check_writable(out: Path, is_folder: bool = False) -> None:
+def check_writable(out: Path, suffixes: Sequence[str] = (), is_folder: bool = False) -> None:
     """Raise ConfigError for an output that cannot be written, before the work for it begins. No file
-    remains."""
+    remains. Its name must end in one of `suffixes`, if there are any."""
+    if suffixes and out.suffix not in suffixes:
+        raise ConfigError(f"cannot write {out}: the name must end in {' or '.join(suffixes)}")
     try:
         if not is_folder and out.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -179,8 +246,13 @@ def check_writable(out: Path, is_folder: bool = False) -> None:
 
 
 def _not_written(out: str | Path, error: OSError) -> ConfigError:
-    space = "free space there, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    space = "free space there, or " if error.errno in FULL_DISK else ""
     return ConfigError(f"cannot write {out}: {error.strerror or error}; {space}name another place")
+
+
+def print_json(document: object) -> None:
+    """Print the one JSON document of a command."""
+    print(json.dumps(document, indent=2, default=vars))
 
 
 def print_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

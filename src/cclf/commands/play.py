@@ -5,18 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cclf.commands.options import (
-    Device,
-    EvaluationSeed,
-    Last,
-    RunFolder,
-    TrustImports,
-    check_writable,
-    output_errors,
-    parse,
-)
-from cclf.commands.runs import select_run
-from cclf.errors import EXIT_DONE, ConfigError, rendering_extras, require_extras
+from cclf.commands.options import Device, EvaluationSeed, check_writable, output_errors, parse
+from cclf.commands.runs import RunOptions, select_run
+from cclf.errors import ConfigError, rendering_extras, require_extras
 from cclf.validation import Episodes
 
 if TYPE_CHECKING:
@@ -24,22 +15,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PlayOptions:
+class PlayOptions(RunOptions):
     """Write episodes of the agent of a run folder as one video, and print their returns. They are the
     episodes of `cclf evaluate`."""
 
-    run: RunFolder
-    last: Last = False
     out: Path | None = None
-    """The video, an .mp4 or .gif in an existing folder; by default RUN/episode.mp4."""
+    """The video, an .mp4 or .gif file; by default RUN/episode.mp4."""
     episodes: Episodes = 1
     """Number of episodes, one after another."""
     seed: EvaluationSeed = 0
     device: Device = "auto"
-    trust_imports: TrustImports = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(PlayOptions, "cclf play", arguments)
     run = select_run(options.run, options.last)
     require_extras("cclf play", ("video",))
@@ -52,12 +40,8 @@ def main(arguments: list[str]) -> int:
     from cclf.training.video import VIDEO_SUFFIXES, write_video
 
     out = options.out or output_folder(run, options.run) / "episode.mp4"
-    if options.out and (out.suffix not in VIDEO_SUFFIXES or not out.parent.is_dir()):
-        raise ConfigError(
-            f"cannot write the video {out}: name an .mp4 or a .gif in an existing folder"
-        )
+    check_writable(out, VIDEO_SUFFIXES)
     require_extras("cclf play", rendering_extras(run_folder.read_config(run).task))
-    check_writable(out)
     device = devices.choose_device(options.device)
     agent, _, _ = load_agent(run, device, 1, trust_imports=options.trust_imports)
 
@@ -74,9 +58,9 @@ def main(arguments: list[str]) -> int:
             yield from result.pictures
 
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         with output_errors(out), output_file(out) as temporary:
             write_video(str(temporary), pictures())
     finally:
         agent.close()
     print(out)
-    return EXIT_DONE

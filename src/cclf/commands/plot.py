@@ -5,8 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import check_writable, output_errors, parse
-from cclf.errors import EXIT_DONE, ConfigError, require_extras
+from cclf.commands.options import FIGURES, check_writable, output_errors, parse
+from cclf.errors import ConfigError, require_extras
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,25 @@ class PlotOptions:
     """Also plot published curves where every seed was published (DrQ-v2)."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(PlotOptions, "cclf plot", arguments)
     require_extras("cclf plot", ("report",))
     from cclf.analysis import curves, figures, load, runs
 
-    check_writable(options.out)
+    check_writable(options.out, FIGURES)
     if not options.results:
         raise ConfigError("name at least one results file, or a folder with results files or runs")
     rows = [row for path in options.results for row in load.read(path)]
     runs.check_same_action_repeat(rows)
-    unknown = [method for method in options.methods if method not in {row.method for row in rows}]
-    unknown += [task for task in options.tasks if task not in {row.task for row in rows}]
-    unknown += [name for name in options.profiles if name not in {row.profile for row in rows}]
-    if unknown:
-        here = " and ".join(map(str, options.results))
-        raise ConfigError(f"no results of {', '.join(unknown)} in {here}")
-    rows = [row for row in rows if not options.tasks or row.task in options.tasks]
-    rows = [row for row in rows if not options.profiles or row.profile in options.profiles]
-    if not any(row.method in options.methods or not options.methods for row in rows):
-        named = (("--tasks", options.tasks), ("--profiles", options.profiles))
-        words = " ".join(f"{name} {' '.join(values)}" for name, values in named if values)
-        raise ConfigError(f"nothing to plot: no run of these methods has {words}")
-    if options.out.suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"cannot write {options.out}: the name must end in .svg, .png or .pdf")
+    here, selection = " and ".join(map(str, options.results)), ""
+    for field in ("method", "task", "profile"):
+        chosen = vars(options)[f"{field}s"]
+        known = {row._asdict()[field] for row in rows}
+        if unknown := ", ".join(name for name in chosen if name not in known):
+            raise ConfigError(f"no results of {unknown}{selection} in {here}")
+        if chosen:
+            rows = [row for row in rows if row._asdict()[field] in chosen]
+            selection += f" with --{field}s {' '.join(chosen)}"
     panels = curves.panels(rows, options.methods)
     if options.published:
         panels = curves.with_published(panels)
@@ -59,4 +54,3 @@ def main(arguments: list[str]) -> int:
     with output_errors(options.out):
         figures.save(figure, options.out)
     print(options.out)
-    return EXIT_DONE

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import check_writable, output_errors, parse
-from cclf.errors import EXIT_DONE, ConfigError, require_extras
+from cclf.commands.options import PAGES, check_writable, output_errors, parse
+from cclf.errors import require_extras
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,13 @@ class ReportOptions:
     `<!-- end of table -->`. A new file gets all tables."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(ReportOptions, "cclf report", arguments)
     require_extras("cclf report", ("report",))
     from cclf.analysis.report import build_report
     from cclf.analysis.report_files import write_report
 
-    if options.out.suffix not in (".html", ".htm"):
-        raise ConfigError(f"cannot write {options.out}: the name of a page must end in .html")
-    check_writable(options.out)
+    check_writable(options.out, PAGES)
     for folder in (options.pdf, options.png, options.tables):
         if folder is not None:
             check_writable(folder, is_folder=True)
@@ -50,6 +48,4 @@ def main(arguments: list[str]) -> int:
         written = write_report(
             report, options.out, options.pdf, options.png, options.tables, options.markdown
         )
-    for path in written:
-        print(path)
-    return EXIT_DONE
+    print(*written, sep="\n")

@@ -9,7 +9,7 @@ import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
-from cclf.commands.options import check_writable, output_errors, parse, print_table
+from cclf.commands.options import DryRun, Profile, check_writable, output_errors, parse, print_table
 from cclf.commands.sweep import Machine, plan, run_sweep, split_passthrough
 from cclf.errors import EXIT_STOPPED, require_extras
 
@@ -36,12 +36,10 @@ class ReproduceOptions:
     claims."""
     seeds: tuple[int, ...] = ()
     """Seeds; by default those of the budget."""
-    profile: str = DEFAULT_PROFILE
-    """Settings for the points on which the paper and the released code disagree."""
+    profile: Profile = DEFAULT_PROFILE
     out: Path | None = None
     """Parent folder of run folders; by default runs/reproduce-TABLE-BUDGET."""
-    dry_run: bool = False
-    """Print the runs and their env steps, and stop."""
+    dry_run: DryRun = False
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,6 @@ from pathlib import Path
 import tyro
 
 from cclf.commands.options import check_writable, output_errors, parse
-from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class ResultsOptions:
     """Folder of the CSV files."""
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(ResultsOptions, "cclf results", arguments)
     from cclf.analysis import load
 
@@ -29,4 +28,3 @@ def main(arguments: list[str]) -> int:
     with output_errors(options.out):
         paths = load.write_results(rows, options.out)
     print(*paths, sep="\n")
-    return EXIT_DONE

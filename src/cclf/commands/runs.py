@@ -1,26 +1,38 @@
 """`cclf runs`: the runs in a folder. Commands that need one run choose it here."""
 
 import csv
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import tyro
 
-from cclf.commands.options import Json, parse
-from cclf.errors import EXIT_DONE, ConfigError
+from cclf.commands.options import Json, parse, print_json
+from cclf.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class RunsOptions:
-    """List the runs in a folder with their task, method, seed, different settings and last return.
-    The run that trained last is at the end."""
+    """List the runs in a folder with their task, method, different settings, seed and last return. The
+    run that trained last is at the end."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
     """A folder with runs, at any depth."""
     json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of commands that use one run."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """A run folder, a folder that contains runs, pretrained/NAME or hf:USER/NAME."""
+    last: bool = False
+    """Take the run that trained last if the folder contains several."""
+    trust_imports: bool = False
+    """Allow the run to import the Python modules that it names: of a task gym/MODULE:ID, an encoder, a
+    curiosity or an augmentation MODULE:NAME."""
 
 
 class RunInfo(NamedTuple):
@@ -34,17 +46,16 @@ class RunInfo(NamedTuple):
     return_mean: float | None = None
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(RunsOptions, "cclf runs", arguments)
     runs = find_runs(options.folder)
     if not runs:
         raise ConfigError(f"{options.folder} contains no runs")
     infos = describe_runs(runs)
     if options.json:
-        print(json.dumps([info._asdict() for info in infos], indent=2))
+        print_json([info._asdict() for info in infos])
     else:
         print_runs(infos)
-    return EXIT_DONE
 
 
 def select_run(folder: Path, last: bool, is_json: bool = False) -> Path:
@@ -63,7 +74,9 @@ def select_run(folder: Path, last: bool, is_json: bool = False) -> Path:
             f"{folder} contains {len(runs)} runs: name one of them, or add --last for the one that "
             "trained last"
         )
-    return runs[-1] if runs else folder
+    if not runs:
+        raise ConfigError(f"{folder} is not a run folder: it has no config.json")
+    return runs[-1]
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -90,20 +103,16 @@ def describe_runs(runs: Sequence[Path]) -> list[RunInfo]:
     configs = {}
     for run in runs:
         try:
-            configs[run] = read_run_config(run)
-            run_key(configs[run])
+            config = read_run_config(run)
+            run_key(config)
+            configs[run] = config
         except (OSError, *DATA_ERRORS):
-            configs.pop(run, None)
-    keys = run_keys(configs, configs)
-    infos = []
-    for run in runs:
-        info = RunInfo(str(run))
-        if run in keys:
-            task, method, profile, seed = keys[run]
-            name, _, settings = method.partition(", ")
-            info = RunInfo(str(run), task, name, profile, seed, settings, *_last_evaluation(run))
-        infos.append(info)
-    return infos
+            continue
+    infos = {run: RunInfo(str(run)) for run in runs}
+    for run, (task, method, profile, seed) in run_keys(configs, configs).items():
+        name, _, settings = method.partition(", ")
+        infos[run] = RunInfo(str(run), task, name, profile, seed, settings, *_last_evaluation(run))
+    return list(infos.values())
 
 
 def _last_evaluation(run: Path) -> tuple[int | None, float | None]:

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.analysis import experiments
-from cclf.commands.options import check_writable, parse, print_table
+from cclf.commands.options import DryRun, check_writable, parse, print_table
 from cclf.commands.train import train_config
 from cclf.console import say
 from cclf.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, ConfigError
@@ -77,13 +77,14 @@ class SweepOptions:
     """Seeds; by default those of the table, or 1 2 3 4 5."""
     profiles: tuple[str, ...] = (DEFAULT_PROFILE,)
     """Settings for the points on which the paper and the released code disagree."""
-    vary: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    vary: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="OPTION=VALUE,VALUE")
+    ] = ()
     """Train each method with each value of an option of `cclf train`: --vary learning_rate=1e-4,3e-4.
     Given several times: every combination of the values."""
     out: Path = Path("runs")
     """Parent folder of run folders."""
-    dry_run: bool = False
-    """Print the runs and their env steps, and stop."""
+    dry_run: DryRun = False
 
 
 def main(arguments: list[str]) -> int:
@@ -151,15 +152,15 @@ def plan(
     from cclf.training.trainer import replay_size
 
     specs, replay_bytes = [], dict[tuple[str, str], int]()
-    combinations = itertools.product(tasks, methods, profiles, variants(vary, extra), seeds)
-    for task, method, profile, variant, seed in combinations:
+    combinations = itertools.product(tasks, methods, profiles, variants(vary, extra).items(), seeds)
+    for task, method, profile, (variant, varied), seed in combinations:
         words = [task, "--method", method, "--profile", profile, "--seed", str(seed)]
-        options = [*extra, *variant.arguments]
+        options = [*extra, *varied]
         config = train_config([*words, *options]).config
-        key = task, variant.label
+        key = task, variant
         if key not in replay_bytes:
             replay_bytes[key] = replay_size(config).num_bytes
-        specs.append(make_run_spec(config, out, options, replay_bytes[key], variant.label))
+        specs.append(make_run_spec(config, out, options, replay_bytes[key], variant))
     folders = Counter(spec.folder for spec in specs)
     for spec in specs:
         if folders[spec.folder] > 1:
@@ -171,21 +172,15 @@ def plan(
     return sorted(specs, key=lambda spec: -spec.config.planned_agent_steps)
 
 
-class Variant(NamedTuple):
-    """One combination of the values of `--vary`."""
+def variants(vary: Iterable[str], extra: Iterable[str] = ()) -> dict[str, list[str]]:
+    """Every combination of the values of `--vary`, as options of `cclf train` by a label; without
+    `--vary` one without options.
 
-    label: str = ""
-    arguments: tuple[str, ...] = ()
-
-
-def variants(vary: Iterable[str], extra: Iterable[str] = ()) -> list[Variant]:
-    """Every combination of the values; one empty variant without `--vary`.
-
-    >>> variants(["learning_rate=1e-4,3e-4", "compile=false"])[1]
-    Variant(label='learning_rate=3e-4 compile=false', arguments=('--learning-rate=3e-4', '--no-compile'))
+    >>> variants(["learning_rate=1e-4,3e-4", "compile=false"])["learning_rate=3e-4 compile=false"]
+    ['--learning-rate=3e-4', '--no-compile']
     """
     used = {word.partition("=")[0].replace("_", "-").removeprefix("--") for word in extra}
-    axes: list[list[Variant]] = []
+    axes: list[list[tuple[str, str]]] = []
     for text in vary:
         name, _, values = text.partition("=")
         option, choices = name.replace("_", "-").removeprefix("--"), values.split(",")
@@ -196,20 +191,14 @@ def variants(vary: Iterable[str], extra: Iterable[str] = ()) -> list[Variant]:
         if option in used or len(set(choices)) < len(choices):
             raise ConfigError(f"--vary {text}: name each option and each value once")
         used.add(option)
-        axes.append([_variant(option, value) for value in choices])
-    return [
-        Variant(
-            " ".join(each.label for each in combination),
-            tuple(word for each in combination for word in each.arguments),
-        )
+        switches = {"true": f"--{option}", "false": f"--no-{option}"}
+        words = [switches.get(value.lower(), f"--{option}={value}") for value in choices]
+        labels = [f"{option.replace('-', '_')}={value}" for value in choices]
+        axes.append(list(zip(labels, words, strict=True)))
+    return {
+        " ".join(label for label, _ in combination): [word for _, word in combination]
         for combination in itertools.product(*axes)
-    ]
-
-
-def _variant(option: str, value: str) -> Variant:
-    label = f"{option.replace('-', '_')}={value}"
-    switch = {"true": f"--{option}", "false": f"--no-{option}"}.get(value.lower())
-    return Variant(label, (switch or f"--{option}={value}",))
+    }
 
 
 def _print_plan(specs: "Sequence[RunSpec]") -> None:
@@ -218,21 +207,27 @@ def _print_plan(specs: "Sequence[RunSpec]") -> None:
 
     groups: dict[tuple[str, str], list[RunSpec]] = {}
     for spec in specs:
-        suite = spec.config.task.partition("/")[0]
-        groups.setdefault((suite, spec.method), []).append(spec)
+        groups.setdefault((spec.config.task.partition("/")[0], spec.method), []).append(spec)
+    finished = {spec.folder for spec in specs if is_finished(spec)}
     rows = [
         (
-            f"{suite} {method}",
+            suite,
+            method,
             str(len(group)),
-            str(sum(map(is_finished, group))),
-            f"{max(spec.config.run.env_steps for spec in group):,}",
+            str(sum(spec.folder in finished for spec in group)),
+            _range([spec.config.run.env_steps for spec in group]),
         )
         for (suite, method), group in groups.items()
     ]
-    print_table(("suite and method", "runs", "finished", "env steps each"), rows)
+    print_table(("suite", "method", "runs", "finished", "env steps each"), rows)
     env_steps = sum(spec.config.run.env_steps for spec in specs)
-    finished = sum(map(is_finished, specs))
-    print(f"{len(specs)} runs, {finished} finished, {env_steps:,} env steps in all", flush=True)
+    print(
+        f"{len(specs)} runs, {len(finished)} finished, {env_steps:,} env steps in all", flush=True
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)}))
 
 
 def run_sweep(
@@ -267,7 +262,7 @@ def run_sweep(
         )
     failed = [outcome for outcome in outcomes if outcome.failed]
     for outcome in failed:
-        command = f"cclf train {shlex.join(outcome.spec.arguments())}"
+        command = f"cclf train {shlex.join(outcome.spec.arguments)}"
         say(f"failed with {outcome.exit_code}: {command}: {outcome.last_line}")
     is_stopped = any(outcome.exit_code == EXIT_STOPPED for outcome in outcomes)
     advice = "; run the same command to go on" if is_stopped else ""

@@ -1,12 +1,11 @@
 """`cclf tasks`: the tasks."""
 
-import json
+import textwrap
 from dataclasses import dataclass
 
 from cclf import presets
-from cclf.commands.options import Json, parse, print_table
+from cclf.commands.options import HELP_COLUMNS, Json, parse, print_json, print_table
 from cclf.envs.registry import known_tasks, suites
-from cclf.errors import EXIT_DONE
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class TasksOptions:
     json: Json = False
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = parse(TasksOptions, "cclf tasks", arguments)
     repeats = {
         name: presets.env_config(name, presets.select_algorithm(name)).action_repeat
@@ -27,9 +26,10 @@ def main(arguments: list[str]) -> int:
             {"name": task.name, "summary": task.summary, "action_repeat": repeats[task.name]}
             for task in known_tasks().values()
         ]
-        print(json.dumps(documents, indent=2))
-        return EXIT_DONE
+        print_json(documents)
+        return
     rows = [(task.name, str(repeats[task.name]), task.summary) for task in known_tasks().values()]
     print_table(("task", "action repeat", "goal"), rows)
-    print("\n" + "\n".join(suite.naming_help for suite in suites().values() if suite.naming_help))
-    return EXIT_DONE
+    for suite in suites().values():
+        if suite.naming_help:
+            print(textwrap.fill(suite.naming_help, HELP_COLUMNS, subsequent_indent="  "))

@@ -2,15 +2,13 @@
 
 import argparse
 import contextlib
-import errno
-import json
 import os
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, make_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_origin
 
 import tyro
 
@@ -18,60 +16,25 @@ from cclf import presets
 from cclf.algorithms.base import DEFAULT_PROFILE, BaseAlgorithm
 from cclf.algorithms.registry import algorithms, find_algorithm
 from cclf.commands import DEBUG
-from cclf.commands.options import EMPTY_PATH, Json, parse
-from cclf.config import Config, EnvConfig, MethodConfig, RunConfig
+from cclf.commands.options import (
+    Json,
+    Switch,
+    check_options,
+    option_types,
+    parse,
+    print_json,
+)
+from cclf.config import AlgorithmSettings, Config, EnvConfig, MethodConfig, RunConfig
 from cclf.console import say
 from cclf.envs.registry import task_kind
-from cclf.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_STOPPED,
-    ConfigError,
-    WorkerError,
-    did_you_mean,
-)
+from cclf.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FULL_DISK, ConfigError, WorkerError
 
 if TYPE_CHECKING:
     from cclf.training.signals import StopSignal
     from cclf.training.trainer import RunResult
 
-_EXIT_CODES = {"done": EXIT_DONE, "stopped": EXIT_STOPPED, "failed": EXIT_FAILED}
 _TITLES = {"env": "environment", "method": "method", "algorithm": "algorithm", "run": "run"}
 _HELP_TASK = "dmc/cartpole-swingup"  # whose values `cclf train --help` shows
-
-
-def main(arguments: list[str]) -> int:
-    from cclf.training.signals import STOP_MESSAGE, StopSignal
-
-    stop = StopSignal(STOP_MESSAGE)
-    stop.install()  # first, so that a signal during startup stops the run too
-    # Some tasks are known only once their environment is made, which may change the directory.
-    with contextlib.chdir(_working_directory()):
-        request = train_config(arguments)
-        configs = all_configs(request, arguments)
-    if not request.dry_run:
-        return run_training(configs, request.out, stop)
-    from cclf.envs.make import validate_task
-
-    for config in configs:
-        validate_task(config)
-    if request.json:
-        print(json.dumps(request.config.to_dict(), indent=2))
-    else:
-        _print_settings(request.config, request.defaults)
-        for config in configs[1:]:
-            print(f"also {config.task} seed {config.seed}")
-    return EXIT_DONE
-
-
-def _working_directory() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError as error:
-        raise ConfigError("the working directory was removed: change to another one") from error
-
-
-# --- the command line
 
 
 def _choices(names: Collection[str]) -> Any:
@@ -84,108 +47,105 @@ def _group(name: str) -> Any:
     return tyro.conf.arg(name=_TITLES[name])
 
 
+@dataclass(frozen=True)
+class TrainOptions:
+    """Train an agent. The same command again resumes a run that was stopped.
+
+    The defaults below are those of this task, method, profile and size."""
+
+    task: tyro.conf.Positional[str]
+    """The task, e.g. toy/reach or dmc/cartpole-swingup (see: cclf tasks)."""
+    method: str
+    base: Annotated[str, _choices(algorithms())]
+    """The base algorithm; by default that of the task (see: cclf methods)."""
+    profile: str
+    """Settings for the points on which the paper and the released code disagree."""
+    size: str | None
+    """Smaller frames, networks and batches, for a machine without a GPU. The defaults below show
+    them. The paper does not use them."""
+    seed: int
+    """Seed of all random numbers of the run, 0 or more."""
+    with_seeds: tuple[int, ...]
+    """Further seeds, trained in this process as one batch, each with its own run folder
+    (Rainbow)."""
+    with_tasks: tuple[str, ...]
+    """Further tasks in the same batch, each with all seeds (Rainbow)."""
+    out: Path
+    """Parent folder of run folders, which are OUT/TASK/METHOD/seed-SEED-HASH."""
+    dry_run: Switch
+    """Check the task, print the settings with a mark at those that differ from the default, and
+    stop."""
+    json: Json
+    """With --dry-run: print the settings as one JSON document, like config.json of a run."""
+    from_: Annotated[Path | None, tyro.conf.arg(name="from", metavar="PATH")]
+    """Train again what this run folder, or a file such as its config.json, describes. It replaces
+    task, method, base, profile and size; seeds and all options below can be changed."""
+    trust_imports: Switch
+    """With --from: allow the config to import the Python modules that it names."""
+    env: Annotated[EnvConfig, tyro.conf.OmitArgPrefixes, _group("env")]
+    method_config: Annotated[MethodConfig, tyro.conf.OmitArgPrefixes, _group("method")]
+    algorithm: AlgorithmSettings
+    run: Annotated[RunConfig, tyro.conf.OmitArgPrefixes, _group("run")]
+
+
 @cache
-def train_options(spec: BaseAlgorithm) -> Any:
-    """The options of `cclf train` with this base algorithm, as a dataclass."""
-    method_choice = tyro.conf.arg(
-        metavar="METHOD",
-        help=f"The method, one of {', '.join(spec.methods)}. `cclf methods --base {spec.name}` "
-        "describes them.",
+def train_options(algorithm: BaseAlgorithm) -> type[TrainOptions]:
+    """The options of `cclf train` with the methods, profiles, sizes and settings of one algorithm."""
+    method = tyro.conf.arg(
+        help=f"The method, one of {', '.join(algorithm.methods)}. `cclf methods --base "
+        f"{algorithm.name}` describes them."
+    )
+    settings: Any = algorithm.settings_type
+    fields = [
+        ("method", Annotated[str, method]),
+        ("profile", Annotated[str, _choices(algorithm.profiles)]),
+        ("size", Annotated[str | None, _choices(algorithm.sizes)]),
+        ("algorithm", Annotated[settings, tyro.conf.OmitArgPrefixes, _group("algorithm")]),
+    ]
+    documented = {"__doc__": TrainOptions.__doc__}
+    return make_dataclass(
+        "Options", fields, bases=(TrainOptions,), namespace=documented, frozen=True
     )
 
-    @dataclass(frozen=True)
-    class TrainOptions:
-        """Train an agent. The same command again resumes a run that was stopped.
 
-        The defaults below are those of this task, method, profile and size."""
+def main(arguments: list[str]) -> int:
+    from cclf.training.signals import STOP_MESSAGE, StopSignal
 
-        task: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TASK")]
-        """The task, e.g. toy/reach or dmc/cartpole-swingup (see: cclf tasks)."""
-        method: Annotated[str, method_choice]
-        base: Annotated[str, _choices(algorithms())]
-        """The base algorithm; by default that of the task (see: cclf methods)."""
-        profile: Annotated[str, _choices(spec.profiles)]
-        """Settings for the points on which the paper and the released code disagree."""
-        size: Annotated[str | None, _choices(spec.sizes)]
-        """Smaller frames, networks and batches, for a machine without a GPU. The defaults below show
-        them. The paper does not use them."""
-        seed: int
-        """Seed of all random numbers of the run, 0 or more."""
-        with_seeds: tuple[int, ...]
-        """Further seeds, trained in this process as one batch, each with its own run folder
-        (Rainbow)."""
-        with_tasks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[TASK [TASK ...]]")]
-        """Further tasks in the same batch, each with all seeds (Rainbow)."""
-        out: Path
-        """Parent folder of run folders, which are OUT/TASK/METHOD/seed-SEED-HASH."""
-        dry_run: bool
-        """Check the task, print the settings with a mark at those that differ from the default, and
-        stop."""
-        json: Json
-        """With --dry-run: print the settings as one JSON document, like config.json of a run."""
-        from_: Annotated[Path | None, tyro.conf.arg(name="from", metavar="PATH")]
-        """Train again what this run folder, or a file such as its config.json, describes. It replaces
-        task, method, base, profile and size; seeds and all options below can be changed."""
-        trust_imports: bool
-        """With --from: allow the config to import the Python modules that it names."""
-        env: tyro.conf.OmitArgPrefixes[Annotated[EnvConfig, _group("env")]]
-        method_config: tyro.conf.OmitArgPrefixes[Annotated[MethodConfig, _group("method")]]
-        algorithm: tyro.conf.OmitArgPrefixes[
-            Annotated[spec.settings_type, _group("algorithm")]  # type: ignore[name-defined]
-        ]
-        run: tyro.conf.OmitArgPrefixes[Annotated[RunConfig, _group("run")]]
+    stop = StopSignal(STOP_MESSAGE)
+    stop.install()  # first, so that a signal during startup stops the run too
+    # Some tasks are known only once their environment is made, which may change the directory.
+    with contextlib.chdir(_working_directory()):
+        request = train_config(arguments)
+        configs = all_configs(request, arguments)
+    if not request.options.dry_run:
+        return run_training(configs, request.options.out, stop)
+    from cclf.envs.make import validate_task
 
-    return TrainOptions
+    for config in configs:
+        validate_task(config)
+    if request.options.json:
+        print_json(request.config.to_dict())
+        return EXIT_DONE
+    _print_settings(request.config, request.defaults)
+    for config in configs[1:]:
+        print(f"also {config.task} seed {config.seed}")
+    return EXIT_DONE
 
 
-def _names_parser() -> tuple[argparse.ArgumentParser, frozenset[str]]:
-    """A parser of the names that decide which options there are and what their defaults are, and the
-    options that it knows: those of every algorithm, to tell their values from the task."""
-    settings = [algorithm.settings_type for algorithm in algorithms().values()]
-    names = dict.fromkeys(("method", "base", "profile", "size", "seed", "out", "from"), False)
-    names |= dict.fromkeys(("dry_run", "json", "trust_imports"), True)
-    for group in (EnvConfig, MethodConfig, RunConfig, *settings):
-        names |= {field.name: field.type is bool for field in fields(group)}
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("task", nargs="?")
-    parser.add_argument("-h", "--help", action="store_true")
-    parser.add_argument("--with-seeds", nargs="*")
-    parser.add_argument("--with-tasks", nargs="*")
-    options = {f"--{name.replace('_', '-')}": is_flag for name, is_flag in names.items()}
-    for option, is_flag in options.items():
-        action = argparse.BooleanOptionalAction if is_flag else "store"
-        parser.add_argument(option, action=action)
-    return parser, frozenset(options)
-
-
-def _parse_names(arguments: list[str]) -> dict[str, Any]:
-    words = []
-    for word in arguments:
-        option, equals, value = word.partition("=")
-        is_option = word.startswith("--")
-        words.append(f"{option.replace('_', '-')}{equals}{value}" if is_option else word)
-    parser, options = _names_parser()
+def _working_directory() -> Path:
     try:
-        names, others = parser.parse_known_args(words)
-    except argparse.ArgumentError as error:
-        raise ConfigError(f"{error} (see: cclf train --help)") from error
-    for word in others:
-        if word.startswith("--"):
-            option = word.partition("=")[0]
-            raise ConfigError(
-                f"unknown option {option}{did_you_mean(option, options)} (see: cclf train --help)"
-            )
-    return vars(names)
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise ConfigError("the working directory was removed: change to another one") from error
+
+
+# --- from the command line to configs
 
 
 class TrainRequest(NamedTuple):
     config: Config
     defaults: Config  # what the names alone stand for
-    with_seeds: tuple[int, ...]
-    with_tasks: tuple[str, ...]
-    out: Path  # parent folder of run folders
-    dry_run: bool
-    json: bool
+    options: TrainOptions
 
 
 def train_config(arguments: list[str], task: str | None = None) -> TrainRequest:
@@ -193,55 +153,59 @@ def train_config(arguments: list[str], task: str | None = None) -> TrainRequest:
     names = _parse_names(arguments)
     defaults = _preset(names, task) if names["from"] is None else _config_of_file(names)
     kind = train_options(find_algorithm(defaults.base))
-    options = parse(
-        kind,
-        "cclf train",
-        arguments,
-        kind(
-            task=defaults.task,
-            method=defaults.method_name,
-            base=defaults.base,
-            profile=defaults.profile,
-            size=names["size"],
-            seed=defaults.seed,
-            with_seeds=(),
-            with_tasks=(),
-            out=Path("runs"),
-            dry_run=False,
-            json=False,
-            from_=None,
-            trust_imports=False,
-            env=defaults.env,
-            method_config=defaults.method,
-            algorithm=defaults.algorithm,
-            run=defaults.run,
-        ),
+    before = kind(
+        task=defaults.task,
+        method=defaults.method_name,
+        base=defaults.base,
+        profile=defaults.profile,
+        size=names["size"],
+        seed=defaults.seed,
+        with_seeds=(),
+        with_tasks=(),
+        out=Path("runs"),
+        dry_run=False,
+        json=False,
+        from_=None,
+        trust_imports=False,
+        env=defaults.env,
+        method_config=defaults.method,
+        algorithm=defaults.algorithm,
+        run=defaults.run,
     )
-    groups = {"env": options.env, "method": options.method_config}
-    groups |= {"algorithm": options.algorithm, "run": options.run}
-    config = replace(defaults, seed=options.seed, **groups)
-    presets.reject_inactive_options(config, defaults)
-    for option, first, others in (
-        ("seeds", options.seed, options.with_seeds),
-        ("tasks", options.task, options.with_tasks),
-    ):
-        if len({first, *others}) <= len(others):
-            raise ConfigError(f"{option} {first} and {others}: name each of them once")
-    if options.from_ is not None and options.with_tasks:
-        raise ConfigError(
-            "--from conflicts with --with-tasks: the file names the task; remove one of them"
-        )
-    if options.json and not options.dry_run:
-        raise ConfigError("--json conflicts with training: it needs --dry-run")
-    return TrainRequest(
-        config,
+    options = parse(kind, "cclf train", arguments, before)
+    config = replace(
         defaults,
-        options.with_seeds,
-        options.with_tasks,
-        options.out,
-        options.dry_run,
-        options.json,
+        seed=options.seed,
+        env=options.env,
+        method=options.method_config,
+        algorithm=options.algorithm,
+        run=options.run,
     )
+    presets.reject_inactive_options(config, defaults)
+    if options.json and not options.dry_run:
+        raise ConfigError("--json conflicts with training: add --dry-run, or remove --json")
+    return TrainRequest(config, defaults, options)
+
+
+def _parse_names(arguments: list[str]) -> dict[str, Any]:
+    """The names that decide which options there are and what their defaults are. The options of all
+    algorithms are known, to tell their values from the task."""
+    types = option_types(TrainOptions)
+    for algorithm in algorithms().values():
+        types |= option_types(algorithm.settings_type)
+    words = check_options(arguments, types, "cclf train")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("task", nargs="?")
+    parser.add_argument("-h", "--help", action="store_true")
+    for option, kind in types.items():
+        if kind is bool:
+            parser.add_argument(option, action=argparse.BooleanOptionalAction)
+        elif option != "--task":
+            parser.add_argument(option, nargs="*" if get_origin(kind) is tuple else None)
+    try:
+        return vars(parser.parse_known_args(words)[0])
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error} (see: cclf train --help)") from error
 
 
 def _preset(names: dict[str, Any], task: str | None) -> Config:
@@ -270,16 +234,16 @@ def _config_of_file(names: dict[str, Any]) -> Config:
     """The config that --from names."""
     from cclf.storage.run_folder import load_config_for_training
 
-    if not names["from"]:
-        raise ConfigError(f"--from: {EMPTY_PATH}")
-    also = [f"--{name}" for name in ("method", "base", "profile", "size", "observe") if names[name]]
-    also += [names["task"]] if names["task"] else []
-    if also:
+    path = Path(names["from"])
+    options = ("method", "base", "profile", "size", "observe")
+    conflicts = [f"--{name}" for name in options if names[name]]
+    conflicts += ["--with-tasks"] if names["with_tasks"] else []
+    conflicts += [names["task"]] if names["task"] else []
+    if conflicts:
         raise ConfigError(
-            f"--from {names['from']} conflicts with {also[0]}: the file names the run; remove one of "
-            "them"
+            f"--from {path} conflicts with {conflicts[0]}: the file names the run; remove one of them"
         )
-    return load_config_for_training(Path(names["from"]), bool(names["trust_imports"]))
+    return load_config_for_training(path, bool(names["trust_imports"]))
 
 
 def all_configs(request: TrainRequest, arguments: list[str]) -> list[Config]:
@@ -287,7 +251,7 @@ def all_configs(request: TrainRequest, arguments: list[str]) -> list[Config]:
     is read again for each further task."""
     first = request.config
     by_task = [first]
-    for task in request.with_tasks:
+    for task in request.options.with_tasks:
         if task_kind(task) != task_kind(first.task):
             raise ConfigError(
                 f"{first.task} and {task} are learned with different algorithms: train them apart"
@@ -295,7 +259,9 @@ def all_configs(request: TrainRequest, arguments: list[str]) -> list[Config]:
         by_task.append(train_config(arguments, task).config)
         if find_algorithm(first.base).batches_runs:
             _check_same_observations(first, by_task[-1])
-    seeds = (first.seed, *request.with_seeds)
+    seeds = (first.seed, *request.options.with_seeds)
+    if len(set(seeds)) < len(seeds) or len({config.task for config in by_task}) < len(by_task):
+        raise ConfigError("a seed or a task conflicts with itself: name each of them once")
     return [replace(config, seed=seed) for config in by_task for seed in seeds]
 
 
@@ -325,7 +291,8 @@ def _print_settings(config: Config, defaults: Config) -> None:
             if not config.why_inactive(name):
                 changed = value != before[name]
                 note = f"  (default: {before[name]})" if changed else ""
-                print(f"  {'*' if changed else ' '} {name:<31} {value}{note}")
+                shown = "none" if value == "" else value
+                print(f"  {'*' if changed else ' '} {name:<31} {shown}{note}")
     print("\n* differs from the default; settings without effect in this run are not listed")
 
 
@@ -336,38 +303,39 @@ def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:
     """Train these runs in one process, report how each ended, and return the exit code."""
     from cclf.training.trainer import train_runs
 
-    results, absolute_out = [], out.absolute()
+    folders, ends, absolute_out = [], [], out.absolute()
     try:
         with contextlib.closing(train_runs(configs, out, stop)) as running:
             for result in running:
-                folder = result.folder
-                if folder.is_relative_to(absolute_out):  # as the command line names it
-                    folder = out / folder.relative_to(absolute_out)
-                _report(result, folder)
-                results.append(result._replace(folder=folder))
+                # As the command line names it.
+                folders.append(out / result.folder.relative_to(absolute_out))
+                ends.append(result.end)
+                _report(result, folders[-1])
     except OSError as error:
         if DEBUG in os.environ:
             raise
         path = error.filename if isinstance(error.filename, str) else out
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = f"the disk is full ({path}): free some space and run the same command"
-        else:
-            reason = f"cannot use {path}: {error.strerror or error}; repair this and run the same command"
-        say(f"cclf: {reason}; it resumes from the last checkpoint, if there is one")
+        is_full = error.errno in FULL_DISK
+        reason = (
+            "the disk is full" if is_full else f"error of the system: {error.strerror or error}"
+        )
+        say(
+            f"cclf: {reason} ({path}): repair this and run the same command; it resumes from the last "
+            "checkpoint, if there is one"
+        )
         return EXIT_FAILED
-    if len(results) < len(configs):
-        return EXIT_FAILED  # a run that failed before was skipped
-    ends = {result.end for result in results}
-    worst = next(end for end in ("failed", "stopped", "done") if end in ends)
-    if worst == "done" and len(configs) > 1:
-        say(f"next: cclf report {shlex.quote(str(out))}")
-    elif worst == "done":
-        say("\n".join(next_commands(configs[0], results[0].folder)))
-    return _EXIT_CODES[worst]
+    if "failed" in ends or len(ends) < len(configs):  # a run that failed before was skipped
+        return EXIT_FAILED
+    if "stopped" in ends:
+        return EXIT_STOPPED
+    report = [f"cclf report {shlex.quote(str(out))}"]
+    commands = report if len(configs) > 1 else next_commands(configs[0], folders[0])
+    say("next: " + "\n      ".join(commands))
+    return EXIT_DONE
 
 
 def next_commands(config: Config, folder: Path) -> list[str]:
-    """Lines with the commands that use a finished run, to copy."""
+    """The commands that use a finished run, to copy."""
     run = shlex.quote(str(folder))
     # Whoever trained has named the modules.
     trust = " --trust-imports" if config.imported_modules else ""
@@ -376,12 +344,12 @@ def next_commands(config: Config, folder: Path) -> list[str]:
     if config.method.needs_curiosity and has_images:
         only_task = set(config.imported_modules) <= {"task"}  # inspect makes no environment
         commands.append(f"cclf inspect {run}{'' if only_task else trust}")
-    return [
-        f"{'next:' if index == 0 else '':5} {command}" for index, command in enumerate(commands)
-    ]
+    return commands
 
 
 def _report(result: "RunResult", folder: Path) -> None:
+    from cclf.storage.checkpoint import Checkpoints
+
     if result.end == "done":
         print(folder, flush=True)
     elif result.error is None:
@@ -389,13 +357,7 @@ def _report(result: "RunResult", folder: Path) -> None:
     else:
         say(f"cclf: {result.error}")
         if isinstance(result.error, WorkerError):
-            say(f"{result.error.details}{_resume_hint(result.folder)}")
-
-
-def _resume_hint(folder: Path) -> str:
-    """What the same command would do after a run failed."""
-    from cclf.storage.checkpoint import Checkpoints
-
-    if any(Checkpoints(folder / "checkpoint").steps().values()):
-        return "the last checkpoint is good: run the same command to go on"
-    return "nothing was saved yet: the same command begins again"
+            is_saved = any(Checkpoints(folder / "checkpoint").steps().values())
+            good = "the last checkpoint is good: run the same command to go on"
+            hint = good if is_saved else "nothing was saved yet: the same command begins again"
+            say(f"{result.error.details}{hint}")

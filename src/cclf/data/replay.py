@@ -31,19 +31,6 @@ class SequenceBatch(NamedTuple):
         return SequenceBatch(*(tensor.to(device) for tensor in self))
 
 
-def slots_needed(
-    capacity_transitions: int,
-    max_episode_agent_steps: int | None,
-    frame_stack: int,
-    n_steps: int = 1,
-) -> int:
-    """The number of slots for `capacity_transitions` valid ones in episodes of full length. The last n
-    slots of an episode are not valid, and the frame stack of the oldest valid slot needs earlier ones."""
-    limit = max_episode_agent_steps or capacity_transitions
-    episodes = -(-capacity_transitions // limit)
-    return capacity_transitions + episodes * n_steps + frame_stack + 2
-
-
 class Replay:
     """Samples transitions with replacement, in proportion to their priorities."""
 
@@ -64,13 +51,16 @@ class Replay:
     ):
         """`discount` applies to the rewards within the `n_steps` of a transition; `dtype` is that
         of the frames. Subsequences of `horizon_steps` can be sampled. A new transition has priority 1
-        or the largest so far; with `priority_decay` priorities shrink with every added frame."""
+        or the largest so far; with `priority_decay` priorities shrink with every added frame. On the
+        device "meta" nothing is allocated."""
         self.capacity = capacity_transitions
         self.frame_stack, self.n_steps, self.discount = frame_stack, n_steps, discount
         self.steps_after_start = max(n_steps, horizon_steps)
-        self.slots = slots_needed(
-            capacity_transitions, max_episode_agent_steps, frame_stack, self.steps_after_start
-        )
+        # In each episode of full length the last n slots are not valid, and the frame stack of the
+        # oldest valid slot needs earlier ones.
+        episodes = -(-capacity_transitions // (max_episode_agent_steps or capacity_transitions))
+        invalid = episodes * self.steps_after_start + frame_stack + 2
+        self.slots = capacity_transitions + invalid
         self.device = device
         self.frames = torch.zeros(self.slots, *frame_shape, dtype=dtype, device=device)
         self.actions = torch.zeros(self.slots, action_dim, device=device)
@@ -89,19 +79,9 @@ class Replay:
         self.head_age = 0
         self.written = 0  # frames written so far; more than `slots` once the ring has wrapped
 
-    @staticmethod
-    def bytes_needed(
-        capacity_transitions: int,
-        frame_shape: tuple[int, ...],
-        action_dim: int,
-        frame_stack: int,
-        max_episode_agent_steps: int | None,
-        n_steps: int = 1,
-        dtype: torch.dtype = torch.uint8,
-    ) -> int:
-        per_slot = int(np.prod(frame_shape)) * dtype.itemsize + 4 * action_dim + 4 + 4 + 8 + 8 + 1
-        slots = slots_needed(capacity_transitions, max_episode_agent_steps, frame_stack, n_steps)
-        return slots * per_slot
+    @property
+    def num_bytes(self) -> int:
+        return self.valid.nbytes + sum(int(getattr(self, name).nbytes) for name in self._TENSORS)
 
     def begin_episode(self, frame: np.ndarray) -> None:
         self._write_frame(frame, age=0)

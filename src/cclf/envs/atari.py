@@ -7,7 +7,6 @@ first. A game begins after 0 to 29 no-ops. A lost life may end an episode withou
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from cclf.config import EnvConfig
 from cclf.console import message_stream
 from cclf.envs.atari_games import game_name
 from cclf.envs.registry import unknown_task
-from cclf.errors import ConfigError
+from cclf.errors import ConfigError, require_extras
 from cclf.storage.safe_loading import check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
@@ -100,7 +99,10 @@ class AtariGame:
     ):
         """Training clips rewards to [-1, 1] and ends episodes with a life; evaluation does
         neither."""
-        ale_py = _import_ale()
+        require_extras("an Atari game", ["atari"])
+        import ale_py
+
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game, path = _find_rom(name)
         self._state_from_bytes = ale_py.ALEState
         self._ale = ale_py.ALEInterface()
@@ -210,17 +212,6 @@ class AtariGame:
         return True
 
 
-def _import_ale() -> Any:
-    try:
-        import ale_py
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"atari tasks need the package {error.name}: pip install 'cclf[atari]'"
-        ) from error
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    return ale_py
-
-
 def _find_rom(name: str) -> tuple[str, Path]:
     """The emulator's name of a game, and the path of its ROM."""
     from ale_py import ALEInterface, roms
@@ -256,7 +247,3 @@ def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> Atar
         frame_pixels=env.frame_pixels,
         action_repeat=env.action_repeat,
     )
-
-
-def validate(name: str, env: EnvConfig) -> None:
-    make(name, env, 0).close()  # takes milliseconds

@@ -55,7 +55,11 @@ class DeepMindControl:
         suite = _import_suite()
         import mujoco
 
-        domain, task = _split_known(suite, name)
+        # by names such as dmc/cartpole-swingup
+        known = {f"dmc/{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
+        if f"dmc/{name}" not in known:
+            raise unknown_task(f"dmc/{name}", known)
+        domain, task = known[f"dmc/{name}"]
         self._mujoco = mujoco
         self._env = suite.load(domain, task, task_kwargs={"random": seed % 2**32})
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
@@ -218,15 +222,13 @@ class DeepMindControl:
         """Raise ValueError unless the state fits this task. Its names become attributes of the task, so
         only those that exist are accepted."""
         check_same_structure(self.state_dict() | {"model": {}, "task": {}}, state, "env of dmc")
-        check_data(np.isfinite(state["physics"]).all(), "env: physics is not finite")
         for name, value in state["model"].items():
             check_data(name in self._initial_arrays, f"env: a model has no {name!r}")
             check_same_structure(self._initial_arrays[name], value, f"env of dmc, model: {name}")
         own = vars(self._env.task)
         for name, value in state["task"].items():
             fits = name in own and isinstance(value, PLAIN_TYPES)
-            if fits and isinstance(own[name], PLAIN_TYPES):
-                fits = np.shape(own[name]) == np.shape(value)
+            fits = fits and np.shape(value) == np.shape(own[name])
             check_data(fits, f"env: the task has no attribute {name!r} of this shape")
 
 
@@ -247,25 +249,12 @@ def _close_renderers(renderers: dict[int, MujocoObject]) -> None:
 def _float_arrays(model: MujocoObject) -> list[tuple[str, np.ndarray]]:
     """The writable float arrays of a MuJoCo model by name, which a task may change when an episode
     begins."""
-    names = [name for name in dir(model) if not name.startswith("_")]
-    arrays = [(name, getattr(model, name)) for name in names]
+    arrays = [(name, getattr(model, name)) for name in dir(model) if not name.startswith("_")]
     return [
         (name, value)
         for name, value in arrays
         if isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.flags.writeable
     ]
-
-
-def validate(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (every size can be rendered)
-    _split_known(_import_suite(), name)
-
-
-def _split_known(suite: ModuleType, name: str) -> tuple[str, str]:
-    """Domain and task of a name such as cartpole-swingup."""
-    known = {f"dmc/{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
-    if f"dmc/{name}" not in known:
-        raise unknown_task(f"dmc/{name}", known)
-    return known[f"dmc/{name}"]
 
 
 def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> DeepMindControl:  # noqa: ARG001

@@ -29,11 +29,11 @@ def named_errors(name: str, method: str) -> Iterator[None]:
     Not only exceptions are caught: `sys.exit()` in an environment would end a run without a message,
     and StopIteration would silently end the generator of an evaluation.
     """
-    settings = _torch_settings()
+    torch = sys.modules.get("torch")  # not imported here: worker processes do not need it
+    settings = (torch.get_default_dtype(), torch.is_grad_enabled()) if torch else None
     try:
         yield
-        if settings is not None and _torch_settings() != settings:
-            torch = sys.modules["torch"]
+        if torch and settings and settings != (torch.get_default_dtype(), torch.is_grad_enabled()):
             torch.set_default_dtype(settings[0])
             torch.set_grad_enabled(settings[1])
             raise RuntimeError("it changed PyTorch's default dtype or gradient mode")
@@ -49,15 +49,6 @@ def named_errors(name: str, method: str) -> Iterator[None]:
         raise WorkerError(line, traceback.format_exc()) from error
 
 
-def _torch_settings() -> tuple[object, bool] | None:
-    """Settings that an environment may not change in the training process. PyTorch is not imported
-    for this, since workers do not need it."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "is_grad_enabled"):
-        return None
-    return torch.get_default_dtype(), torch.is_grad_enabled()
-
-
 def close_env(name: str, close: Callable[[], None]) -> None:
     """Close an environment. An error is only a warning, since its results are no longer needed."""
     try:
@@ -67,10 +58,7 @@ def close_env(name: str, close: Callable[[], None]) -> None:
         _warn_once(str(error))
 
 
-@cache
-def _warn_once(line: str) -> None:
-    """Once per message: a run closes several copies of an environment."""
-    warn(line)
+_warn_once = cache(warn)  # once per message: a run closes several copies of an environment
 
 
 class _NamedEnv:

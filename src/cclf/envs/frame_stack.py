@@ -1,5 +1,6 @@
 """Stacks of the newest frames, which agents act on."""
 
+import contextlib
 from typing import Literal
 
 import numpy as np
@@ -111,19 +112,16 @@ class BatchFrameStack:
 
     def _row_indices(self, rows: ArrayLike) -> np.ndarray:
         size = len(self._rows)
-        message = f"rows={short_text(rows)}: the last batch had {size} rows, counted from 0"
-        try:
-            indices = np.asarray(rows)
-        except Exception as error:  # any class may be passed
-            raise ConfigError(message) from error
-        if indices.shape == (0,):
-            return np.zeros(0, dtype=int)
-        if indices.dtype == bool and indices.shape == (size,):
-            return np.flatnonzero(indices)
-        is_integer = indices.ndim == 1 and indices.dtype.kind in "iu"
-        if not (is_integer and ((indices >= 0) & (indices < size)).all()):
-            raise ConfigError(message)
-        return indices
+        with contextlib.suppress(Exception):  # any class may be passed
+            index = np.asarray(rows)
+            if index.shape == (0,):
+                return np.zeros(0, dtype=int)
+            chosen: np.ndarray = np.arange(size)[index]
+            if index.ndim == 1 and (index >= 0).all():
+                return chosen
+        raise ConfigError(
+            f"rows={short_text(rows)}: the last batch had {size} rows, counted from 0"
+        )
 
     def push(self, frames: np.ndarray) -> np.ndarray:
         """Add a frame to each row, (N, C, H, W). Returns the stacks (N, size * C, H, W)."""

@@ -1,8 +1,10 @@
-"""Wrapper for a user's Gymnasium environment: errors name the environment, and every returned value
-is checked before it is used. PyTorch and numpy would broadcast, cast or fail much later."""
+"""What the spaces of a user's Gymnasium environment allow, and a wrapper that checks every value it
+returns before it is used: PyTorch and numpy would broadcast, cast or fail much later. Errors name the
+environment."""
 
 import os
 import warnings
+from collections.abc import Iterable
 from numbers import Real
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -14,7 +16,7 @@ from gymnasium import spaces
 
 from cclf.config import ObservationType
 from cclf.envs.env_errors import close_env, named_errors
-from cclf.envs.gymnasium_spaces import is_image_space, observation_error
+from cclf.envs.minigrid import short_name
 from cclf.errors import ConfigError, WorkerError, did_you_mean
 from cclf.plugins import import_function
 from cclf.types import EnvStep
@@ -22,7 +24,87 @@ from cclf.validation import short_text
 
 GymnasiumAction: TypeAlias = np.ndarray | int  # an element of the action space
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
+Space: TypeAlias = "spaces.Space[Any]"
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def require_actions(env_id: str, space: object) -> spaces.Discrete | spaces.Box:
+    """The action space. Raises ConfigError if no algorithm supports it."""
+    if isinstance(space, spaces.Discrete):
+        return space
+    if isinstance(space, spaces.Box) and space.is_bounded() and 0 not in space.shape:
+        return space
+    raise ConfigError(
+        f"{env_id} has actions {space}: use Discrete actions (for Rainbow) or a Box with finite "
+        "bounds (for SAC, DrQ-v2), for example with gymnasium.wrappers.TransformAction"
+    )
+
+
+def is_image_space(space: object) -> bool:
+    """Whether observations are images, or boolean layers (H, W, n) as those of MinAtar."""
+    if not isinstance(space, spaces.Box) or 0 in space.shape:
+        return False
+    shape = space.shape
+    if space.dtype == np.bool_:
+        return len(shape) == 3
+    is_image = len(shape) == 2 or (len(shape) == 3 and (shape[-1] in (1, 3) or shape[0] == 3))
+    return space.dtype == np.uint8 and is_image
+
+
+def why_not_state(space: Space, name: str = "observation") -> str:
+    """Why observations are not a fixed count of numbers; empty if they are."""
+    if is_image_space(space):
+        return f"{name} is an image"
+    for key, part in _parts(space):
+        if reason := why_not_state(part, f"{name}[{key!r}]"):
+            return reason
+    try:
+        return "" if spaces.flatdim(space) else f"{name} has no numbers"
+    except (NotImplementedError, ValueError):  # varying length, or unknown to Gymnasium
+        return f"{name} is {type(space).__name__}"
+
+
+def require_state(env_id: str, space: Space) -> int:
+    """Numbers in one observation of state. Raises ConfigError if there is no such count."""
+    if reason := why_not_state(space):
+        options = "remove --observe state"
+        if isinstance(space, spaces.Dict):
+            options = f"choose one key with --observe-key: {', '.join(space)}"
+        raise ConfigError(
+            f"{env_id} has {type(space).__name__} observations that are not a state ({reason}): "
+            f"{options}, or use a wrapper such as gymnasium.wrappers.TransformObservation"
+            f"{minigrid_hint(env_id)}"
+        )
+    return spaces.flatdim(space)
+
+
+def require_no_image_key(env_id: str, space: Space, observe_key: str) -> None:
+    """Raise ConfigError for a key that is not an image, and for a Dict that contains images: an agent
+    that learns from rendered frames would ignore them."""
+    if observe_key:
+        raise ConfigError(
+            f"observe_key={observe_key} conflicts with observe=pixels: {space} is not an image; add "
+            "--observe state"
+        )
+    images = [key for key, part in _parts(space) if is_image_space(part)]
+    if isinstance(space, spaces.Dict) and images:
+        raise ConfigError(
+            f"{env_id} has Dict observations with the keys {', '.join(space)}: choose an image with "
+            f"--observe-key, e.g. --observe-key {images[0]}, or rendered frames with "
+            f"gymnasium.wrappers.AddRenderObservation{minigrid_hint(env_id)}"
+        )
+
+
+def minigrid_hint(env_id: str) -> str:
+    """For MiniGrid, the task of this package's own suite, to end a message; otherwise empty."""
+    name = env_id.rpartition(":")[2]
+    return f", or train minigrid/{short_name(name)}" if name.startswith("MiniGrid-") else ""
+
+
+def _parts(space: Space) -> Iterable[tuple[Any, Space]]:
+    if isinstance(space, spaces.Dict):
+        return space.spaces.items()
+    return enumerate(space.spaces) if isinstance(space, spaces.Tuple) else ()
 
 
 class CheckedEnv:
@@ -32,9 +114,8 @@ class CheckedEnv:
 
     def __init__(self, env_id: str, env: AnyEnv, observe: ObservationType = "pixels"):
         self.id, self._env, self.spec = env_id, env, env.spec
-        with named_errors(env_id, "make"):
-            self.action_space: object = env.action_space
-            self.observation_space = env.observation_space
+        self.action_space: object = env.action_space
+        self.observation_space = env.observation_space
         if not isinstance(self.observation_space, spaces.Space):
             raise ConfigError(
                 f"{env_id} has the observation space {self.observation_space!r}: see gymnasium.spaces"
@@ -57,31 +138,29 @@ class CheckedEnv:
         # A non-finite action comes from the policy, and so do the non-finite values that follow from
         # it. The training loop reports it.
         is_finite = bool(np.isfinite(action).all())
+        total, terminated, truncated = 0.0, False, False
+        names = ("observation", "reward", "terminated", "truncated", "info")
         try:
             with named_errors(self.id, "step"):
-                return self._repeat(action, times, is_finite)
+                for _ in range(times):
+                    result = self._unpack("step", self._env.step(action), *names)
+                    total += self._number("reward", result[1])
+                    terminated = bool(self._number("terminated", result[2]))
+                    truncated = bool(self._number("truncated", result[3]))
+                    if terminated or truncated:
+                        break
+                # nan fails every comparison
+                if is_finite and not abs(total) <= FLOAT32_MAX:
+                    raise self._return_error(
+                        "step",
+                        f"a reward of {total} in one agent step: use finite numbers of float32",
+                    )
+                frame = self._checked_observation("step", result[0], is_finite)
         except WorkerError as error:
             if is_finite:
                 raise
             line = f"{error}; its action was {short_text(repr(action))}"
             raise WorkerError(line, error.details) from error
-
-    def _repeat(self, action: GymnasiumAction, times: int, is_finite: bool) -> EnvStep:
-        total, terminated, truncated = 0.0, False, False
-        names = ("observation", "reward", "terminated", "truncated", "info")
-        for _ in range(times):
-            result = self._unpack("step", self._env.step(action), *names)
-            total += self._number("reward", result[1])
-            terminated = bool(self._number("terminated", result[2]))
-            truncated = bool(self._number("truncated", result[3]))
-            if terminated or truncated:
-                break
-        # nan fails every comparison
-        if is_finite and not abs(total) <= FLOAT32_MAX:
-            raise self._return_error(
-                "step", f"a reward of {total} in one agent step: use finite numbers of float32"
-            )
-        frame = self._checked_observation("step", result[0], is_finite)
         return EnvStep(frame, total, terminated, truncated)
 
     def _unpack(self, method: str, result: object, *names: str) -> "tuple[Any, ...] | list[Any]":
@@ -150,6 +229,35 @@ class CheckedEnv:
 
     def _return_error(self, method: str, what: str) -> WorkerError:
         return WorkerError(f"the environment {self.id}: {method}() returned {what}")
+
+
+def observation_error(space: Space, observation: Any, name: str = "observation") -> str:
+    """Why an observation is not one of its space; empty if it is. Bounds of a Box are not checked:
+    many environments exceed them, which is harmless."""
+    for key, part in _parts(space):
+        try:
+            value = observation[key]
+        except (LookupError, TypeError):
+            return f"{name} is {short_text(repr(observation))}, which has no {key!r}"
+        if error := observation_error(part, value, f"{name}[{key!r}]"):
+            return error
+    if isinstance(space, spaces.Box):
+        return _box_error(space, np.asarray(observation), name)
+    if isinstance(space, (spaces.Dict, spaces.Tuple)) or space.contains(observation):
+        return ""
+    return f"{name} is {short_text(repr(observation))}, its space is {space}"
+
+
+def _box_error(space: spaces.Box, array: np.ndarray, name: str) -> str:
+    if array.shape != space.shape:
+        return f"{name} has shape {array.shape}, its space has {space.shape}"
+    fits = array.dtype == space.dtype
+    if not fits and array.dtype.kind in "biuf":
+        with np.errstate(all="ignore"):
+            converted = array.astype(space.dtype)
+        # A float is rounded to the precision of its space; integers must be equal.
+        fits = space.dtype.kind == "f" or np.array_equal(converted, array)
+    return "" if fits else f"{name} is {array.dtype} ({short_text(array)}), its space {space.dtype}"
 
 
 def make_gymnasium(env_id: str, observe: ObservationType = "pixels", key: str = "") -> CheckedEnv:

@@ -11,23 +11,79 @@ from gymnasium import spaces
 
 from cclf.config import EnvConfig, ObservationType
 from cclf.console import warn
-from cclf.envs.episode_replay import EpisodeRecorder
-from cclf.envs.gymnasium_checks import make_gymnasium
-from cclf.envs.gymnasium_spaces import (
-    RescaleAction,
+from cclf.envs.gymnasium_checks import (
+    make_gymnasium,
     minigrid_hint,
     require_actions,
     require_no_image_key,
     require_state,
-    state_dim,
+    why_not_state,
 )
 from cclf.envs.registry import EnvInfo
-from cclf.errors import ConfigError
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
 GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green, blue: ITU-R BT.601
 NUM_SEEDS = 2**31  # that Gymnasium accepts
+
+
+class EpisodeRecorder:
+    """The seed and the actions of the present episode, from which it can be repeated. Gymnasium cannot
+    save an environment, so a resumed run resets it with this seed and repeats the actions. Each
+    episode has a seed of its own."""
+
+    def __init__(self, seed: int, action_shape: tuple[int, ...], dtype: type):
+        self._random = np.random.default_rng(seed)
+        self.no_actions: np.ndarray = np.zeros((0, *action_shape), dtype)
+        self.episode_seed, self.actions = 0, list[np.ndarray]()
+        self.started, self.over = False, False
+
+    def begin(self, seed: int | None) -> int:
+        """Begin an episode and return its seed. `seed` restarts the stream of episode seeds."""
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self.episode_seed, self.actions = int(self._random.integers(2**31)), []
+        self.started, self.over = True, False
+        return self.episode_seed
+
+    def add(self, action: Action, over: bool) -> None:
+        self.actions.append(action)
+        self.over = over
+
+    def state_dict(self) -> StateDict:
+        actions = np.array(self.actions, self.no_actions.dtype)
+        return {
+            "episode_seed": self.episode_seed,
+            "actions": actions.reshape(-1, *self.no_actions.shape[1:]),
+            "playing": self.started,
+            "game_over": self.over,
+            "random": self._random.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.episode_seed, self.actions = state["episode_seed"], list(state["actions"])
+        self.started, self.over = state["playing"], state["game_over"]
+        self._random.bit_generator.state = state["random"]
+
+
+class RescaleAction:
+    """Maps actions in [-1, 1] to the bounds of a Box. Rounds differently from
+    `gymnasium.wrappers.RescaleAction`, and supports bounds as wide as their dtype."""
+
+    def __init__(self, space: spaces.Box):
+        low, high = space.low, space.high
+        with np.errstate(over="ignore"):
+            width = high - low
+        if not (np.isfinite(width) & (width >= 0)).all():  # wider than the dtype can represent
+            low = low.astype(np.longdouble)
+            width = high.astype(np.longdouble) - low
+        self._low, self._width, self._dtype = low, width, space.dtype
+
+    def __call__(self, action: np.ndarray) -> np.ndarray:
+        fraction = (np.clip(action, -1.0, 1.0).reshape(self._low.shape) + 1.0) * 0.5
+        with np.errstate(invalid="ignore"):
+            scaled: np.ndarray = (self._low + fraction * self._width).astype(self._dtype)
+        return scaled
 
 
 class GymnasiumEnv:
@@ -59,6 +115,8 @@ class GymnasiumEnv:
         shape: tuple[int, ...] = (channels, frame_pixels, frame_pixels)
         if observe == "state":
             shape = (require_state(env_id, self._env.observation_space),)
+        elif not self._env.has_images:
+            require_no_image_key(env_id, self._env.observation_space, observe_key)
         limit = self._env.spec.max_episode_steps if self._env.spec else None
         steps = None if limit is None else -(-limit // action_repeat)
         self.spec = EnvSpec(shape, action_dim, action_repeat, steps, num_actions)
@@ -190,12 +248,7 @@ def resize(image: np.ndarray, pixels: int) -> np.ndarray:
     return resized[0].round().clamp(0, 255).to(torch.uint8).numpy()
 
 
-def make(
-    name: str,
-    env: EnvConfig,
-    seed: int,
-    evaluation: bool = False,  # noqa: ARG001
-) -> GymnasiumEnv:
+def make(name: str, env: EnvConfig, seed: int, evaluation: bool = False) -> GymnasiumEnv:  # noqa: ARG001
     validate(name, env)
     return GymnasiumEnv(
         name, env.observe, env.frame_pixels, env.action_repeat, seed, env.observe_key
@@ -206,21 +259,13 @@ def make(
 def validate(name: str, env: EnvConfig) -> None:
     """Raise ConfigError for an environment that can be made, but not learned from. A separate
     instance is used, so that the random streams of the run do not change."""
-    checked = make_gymnasium(name, env.observe, env.observe_key)
+    trial = GymnasiumEnv(name, env.observe, observe_key=env.observe_key)
     try:
-        if env.observe == "state":
-            require_state(name, checked.observation_space)
-        elif env.observe_key and not checked.has_images:
-            raise ConfigError(
-                f"observe_key={env.observe_key} conflicts with observe=pixels: "
-                f"{checked.observation_space} is not an image; add --observe state"
-            )
-        elif not checked.has_images:
-            require_no_image_key(name, checked.observation_space)
-            checked.reset(0)
-            checked.render()
+        if env.observe == "pixels" and not trial._env.has_images:
+            trial._env.reset(0)
+            trial.render()
     finally:
-        checked.close()
+        trial.close()
 
 
 @cache
@@ -232,7 +277,7 @@ def inspect_env(name: str) -> EnvInfo:
         space = env.observation_space
     finally:
         env.close()
-    numbers = state_dim(space)
+    numbers = 0 if why_not_state(space) else spaces.flatdim(space)
     given = "vectors" if len(space.shape or ()) == 1 else f"{type(space).__name__} observations"
     hint = minigrid_hint(name)
     if numbers:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cclf.config import Config
 from cclf.envs.env_errors import with_named_errors
-from cclf.envs.registry import known_tasks, suite_of, validate_observation
+from cclf.envs.registry import known_tasks, suite_of, task_kind, validate_observation
 
 if TYPE_CHECKING:
     from cclf.types import Env, EnvFactory, VectorEnv
@@ -18,11 +18,12 @@ class TaskEnvs:
     def __call__(self, config: Config, seed: int, evaluation: bool = False) -> Env:
         validate_observation(config.task, config.env.observe)
         suite, name = suite_of(config.task), config.task.partition("/")[2]
-        return with_named_errors(config.task, suite.make(name, config.env, seed, evaluation))
+        env: Env = suite.call(suite.factory, name, config.env, seed, evaluation)
+        return with_named_errors(config.task, env)
 
     def vector(self, config: Config, num_envs: int, seed: int) -> VectorEnv:
-        name = config.task.partition("/")[2]
-        env = suite_of(config.task).make_vector(name, num_envs, seed)
+        suite, name = suite_of(config.task), config.task.partition("/")[2]
+        env: VectorEnv = suite.call(suite.factory, name, num_envs, seed)
         return with_named_errors(config.task, env)
 
 
@@ -32,4 +33,6 @@ make_env: EnvFactory = TaskEnvs()
 def validate_task(config: Config) -> None:
     """Raise ConfigError if no environment can be made of a task that this package does not list."""
     if config.task not in known_tasks():
-        suite_of(config.task).validate_env(config.task.partition("/")[2], config.env)
+        is_grid = task_kind(config.task) == "grid"
+        env = make_env.vector(config, 1, 0) if is_grid else make_env(config, 0)
+        env.close()

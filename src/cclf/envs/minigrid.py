@@ -12,7 +12,6 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cclf.config import EnvConfig
 from cclf.envs.minigrid_rules import (
     AGENT_VIEW_X,
     AGENT_VIEW_Y,
@@ -125,10 +124,9 @@ class VectorMiniGrid:
     def _begin_episode(self, index: int) -> None:
         grid = self._grids[index]
         grid[...] = self._empty_grid
-        start = self._generate(grid, self._streams[index].integer)
-        row = index * self._stride + start.y + PADDING
-        self._position[index] = row * self._stride + start.x + PADDING
-        self._pose[index] = start.heading
+        x, y, self._pose[index] = self._generate(grid, self._streams[index].integer)
+        row = index * self._stride + y + PADDING
+        self._position[index] = row * self._stride + x + PADDING
         self._episode_steps[index] = 0
 
     def _observe(self) -> Bytes:
@@ -177,7 +175,7 @@ class VectorMiniGrid:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        check_same_envs(state, self.name, self.num_envs)
+        check_same_envs(self, state)
         self._check_ranges(state)
         self._started = state["started"]
         self._grids[...] = state["rooms"]
@@ -189,19 +187,15 @@ class VectorMiniGrid:
 
     def _check_ranges(self, state: StateDict) -> None:
         """Raise ValueError for codes and positions that are not in the tables or in the grid."""
-        check_same_structure(self.state_dict(), state, "env of minigrid")
         grids, pose, steps = state["rooms"], state["pose"], state["episode_steps"]
-        is_wall = np.ones(grids.shape[1:], dtype=bool)
-        is_wall[1:-1, 1:-1] = False
+        is_wall = self._empty_grid == WALL
         valid = (grids < CODES).all() and (grids[:, is_wall] == WALL).all()
         check_data(valid, "env: a grid has unknown cells, or no wall around it")
-        if state["started"]:
-            first = np.arange(self.num_envs) * self._stride**2
-            yx = np.array(np.divmod(state["cell"] - first, self._stride)) - PADDING
-            inside = (yx >= 1) & (yx <= len(is_wall) - 2)
-            check_data(inside.all(), "env: an agent is outside of its grid")
-        valid = (pose >= 0).all() and (pose < POSES).all()
-        check_data(valid, "env: a pose is not one of the 8")
+        first_cell = np.arange(self.num_envs) * self._stride**2
+        yx = np.array(np.divmod(state["cell"] - first_cell, self._stride)) - PADDING
+        inside = (yx >= 1) & (yx <= len(is_wall) - 2)
+        valid = (inside.all() or not state["started"]) and np.isin(pose, range(POSES)).all()
+        check_data(valid, "env: an agent has a position or a pose outside of its grid")
         valid = (steps >= 0).all() and (steps < self.max_episode_steps).all()
         check_data(valid, "env: a saved episode is over")
 
@@ -233,10 +227,6 @@ def short_name(env_id: str) -> str:
     return env_id.removeprefix("MiniGrid-").removesuffix("-v0")
 
 
-def validate(name: str, env: EnvConfig) -> None:  # noqa: ARG001 (grids have one size)
-    make(name, 1, 0).close()  # takes milliseconds
-
-
 def spaced_seeds(seed: int, num_envs: int) -> list[int]:
     return [seed + SEED_STRIDE * index for index in range(num_envs)]
 
@@ -246,8 +236,9 @@ def to_integers(actions: ArrayLike) -> Ints:
     return np.asarray(actions).astype(np.int64, casting="same_kind", copy=False)
 
 
-def check_same_envs(state: StateDict, name: str, num_envs: int) -> None:
-    saved = f"{state['num_envs']} x {state['name']}"
-    check_data(
-        saved == f"{num_envs} x {name}", f"env: the state is of {saved}, not {num_envs} x {name}"
-    )
+def check_same_envs(env: VectorEnv, state: StateDict) -> None:
+    """Raise ValueError unless the state is of as many environments of the same task."""
+    own = env.state_dict()
+    names = [f"{each['num_envs']} x {each['name']}" for each in (state, own)]
+    check_data(names[0] == names[1], f"env: the state is of {names[0]}, not {names[1]}")
+    check_same_structure(own, state, "env of minigrid")

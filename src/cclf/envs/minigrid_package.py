@@ -17,7 +17,6 @@ from cclf.envs.minigrid import (
 )
 from cclf.envs.minigrid_rules import AGENT_VIEW_X, AGENT_VIEW_Y, Bytes
 from cclf.errors import ConfigError
-from cclf.storage.safe_loading import check_same_structure
 from cclf.types import StateDict, VectorStep
 
 
@@ -102,8 +101,7 @@ class PackageMiniGrid:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        check_same_envs(state, self.name, self.num_envs)
-        check_same_structure(self.state_dict(), state, "env of minigrid")
+        check_same_envs(self, state)
         self._started = state["started"]
         for index, env in enumerate(self._envs):
             env.unwrapped.np_random.bit_generator.state = state["generator"][index]

@@ -96,15 +96,12 @@ class IntegerGenerator:
 # ------------------------------------------------------------------
 
 
-class Start(NamedTuple):
-    x: int
-    y: int
-    heading: int
+Start = tuple[int, int, int]  # of the agent: x, y, heading
 
 
 def generate_empty(_grid: Ints, _sample: SampleInteger) -> Start:
     """Leave the empty walled grid as it is; the agent starts in the corner and faces east."""
-    return Start(1, 1, 0)
+    return 1, 1, 0
 
 
 def generate_door_key(grid: Ints, sample: SampleInteger) -> Start:
@@ -120,7 +117,7 @@ def generate_door_key(grid: Ints, sample: SampleInteger) -> Start:
     while key_xy == agent_xy:
         key_xy = _sample_free_cell(grid, split_x, sample)
     grid[key_xy[1], key_xy[0]] = KEY
-    return Start(*agent_xy, heading)
+    return *agent_xy, heading
 
 
 def _sample_free_cell(grid: Ints, columns: int, sample: SampleInteger) -> tuple[int, int]:
@@ -198,19 +195,14 @@ _COLUMN_BITS = (1 << np.arange(VIEW)).astype(np.uint8)
 _LIT_AT_AGENT = (1 << AGENT_VIEW_X) << VIEW
 
 
-class VisibilityTable(NamedTuple):
-    """The visible cells of one row of the agent's view, by `lit * 128 + opaque` (7 bits each, bit i
-    for view column i)."""
-
-    visible: Ints  # (16384, 7) 0 or 1
-    # (16384,) the lit cells of the next row away from the agent, times 128
-    lit_above: Ints
-
-
 @cache
-def visibility_table() -> VisibilityTable:
-    """The package's Grid.process_vis for every possible row: light moves right, then left, and to
-    the row above."""
+def visibility_table() -> tuple[Ints, Ints]:
+    """The package's Grid.process_vis for every possible row of the view: light moves right, then left,
+    and to the row above. Rows are indexed by `lit * 128 + opaque`, 7 bits each, bit i for column i.
+
+    Returns which cells are visible, (16384, 7) of 0 and 1, and the lit cells of the next row away from
+    the agent, times 128, (16384,).
+    """
     lit, opaque = np.divmod(np.arange(1 << 2 * VIEW), 1 << VIEW)
     above = np.zeros_like(lit)
     for sideways, columns in ((1, range(VIEW - 1)), (-1, range(VIEW - 1, 0, -1))):
@@ -218,20 +210,20 @@ def visibility_table() -> VisibilityTable:
             passes = (lit & ~opaque) >> column & 1
             lit |= passes << (column + sideways)
             above |= passes << (column + sideways) | passes << column
-    return VisibilityTable(visible=lit[:, None] >> np.arange(VIEW) & 1, lit_above=above << VIEW)
+    return lit[:, None] >> np.arange(VIEW) & 1, above << VIEW
 
 
 def mask_occluded(codes: Ints) -> None:
     """Set cells that are hidden by walls and closed doors to UNSEEN in views (N, x, y), in place."""
-    table = visibility_table()
+    visible, lit_above = visibility_table()
     opaque = (codes >= FIRST_OPAQUE).view(np.uint8)
     rows = (_COLUMN_BITS @ opaque).T.astype(np.int64)  # (y, N), 7 bits for the 7 columns
     below = rows[AGENT_VIEW_Y]
     below += _LIT_AT_AGENT
     for row in rows[AGENT_VIEW_Y - 1 :: -1]:
-        row += table.lit_above[below]
+        row += lit_above[below]
         below = row
-    codes *= table.visible.take(rows, axis=0).transpose(1, 2, 0)
+    codes *= visible.take(rows, axis=0).transpose(1, 2, 0)
 
 
 def view_offsets(stride: int) -> Ints:

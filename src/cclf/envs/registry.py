@@ -7,15 +7,12 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from cclf.config import EnvConfig, ObservationType, TaskKind
 from cclf.envs.atari_games import ATARI_GAMES, game_name
 from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import load_entry_points, qualified_name
-
-if TYPE_CHECKING:
-    from cclf.types import Env, VectorEnv
 
 ENTRY_POINTS = "cclf.suites"  # group of entry points, each of which names a `Suite`
 Overrides = dict[str, Any]
@@ -69,9 +66,6 @@ class Suite:
     inspect_env: str = ""
     """`module:function` that takes a name and returns an `EnvInfo`, for tasks whose kind only their
     environment knows. It makes the environment, so it runs the code that the name refers to."""
-    validate: str = ""
-    """`module:function` with the arguments (name, EnvConfig), which raises ConfigError if no
-    environment can be made, for tasks that are not in `tasks`."""
 
     @property
     def kinds(self) -> frozenset[TaskKind]:
@@ -79,38 +73,23 @@ class Suite:
         inspected: tuple[TaskKind, ...] = ("continuous", "discrete") if self.inspect_env else ()
         return frozenset({self.kind, *(task.kind or self.kind for task in self.tasks), *inspected})
 
-    def make(self, name: str, env: EnvConfig, seed: int, evaluation: bool) -> "Env":
-        made: Env = self._import(self.factory)(name, env, seed, evaluation)
-        return made
-
-    def make_vector(self, name: str, num_envs: int, seed: int) -> "VectorEnv":
-        made: VectorEnv = self._import(self.factory)(name, num_envs, seed)
-        return made
-
-    def env_info(self, name: str) -> EnvInfo:
-        info: EnvInfo = self._import(self.inspect_env)(name)
-        return info
-
-    def validate_env(self, name: str, env: EnvConfig) -> None:
-        if self.validate:
-            self._import(self.validate)(name, env)
-
-    def _import(self, path: str) -> Callable[..., Any]:
+    def call(self, path: str, *arguments: object) -> Any:
+        """Import the function `module:function` of this suite and call it."""
         module, _, name = path.partition(":")
         try:
-            function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+            function = getattr(importlib.import_module(module), name)
         except (ModuleNotFoundError, AttributeError) as error:
-            if isinstance(error, ModuleNotFoundError) and error.name == self.package:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else module
+            if missing == self.package:
                 raise ConfigError(
-                    f"{self.name} tasks need the package {self.package}: "
-                    f"pip install 'cclf[{self.name}]'"
+                    f"{self.name} tasks need the package {missing}: pip install 'cclf[{self.name}]'"
                 ) from error
-            if isinstance(error, ModuleNotFoundError) and error.name != module:
+            if missing != module:
                 raise  # a package that the module imports
             raise ConfigError(
                 f"the suite {self.name} is made by {path}, which is not there: {error}"
             ) from error
-        return function
+        return function(*arguments)
 
 
 _TOY_ENV: Overrides = {"frame_pixels": 20, "crop_pixels": 16, "frame_stack": 1, "action_repeat": 1}
@@ -137,7 +116,6 @@ _DMC = Suite(
     "dmc",
     kind="continuous",
     factory="cclf.envs.dmc:make",
-    validate="cclf.envs.dmc:validate",
     package="dm_control",
     naming_help="dmc/<domain>-<task>: any other task of the DeepMind Control suite",
     tasks=(
@@ -153,7 +131,6 @@ _MINIGRID = Suite(
     "minigrid",
     kind="grid",
     factory="cclf.envs.minigrid:make",
-    validate="cclf.envs.minigrid:validate",
     package="minigrid",
     naming_help="minigrid/<name>: any other MiniGrid environment, e.g. minigrid/FourRooms",
     env={"frame_pixels": 7, "crop_pixels": 7, "frame_stack": 1, "action_repeat": 1},
@@ -202,7 +179,6 @@ _ATARI = Suite(
     "atari",
     kind="discrete",
     factory="cclf.envs.atari:make",
-    validate="cclf.envs.atari:validate",
     package="ale-py",
     naming_help="atari/<game>: any other game of the Arcade Learning Environment, e.g. atari/SpaceInvaders",
     run={
@@ -226,7 +202,6 @@ _GYM = Suite(
     observations=("pixels", "state"),
     has_dict_observations=True,
     inspect_env="cclf.envs.gymnasium_env:inspect_env",
-    validate="cclf.envs.gymnasium_env:validate",
 )
 BUILT_IN = (_DMC, _MINIGRID, _TOY, _ATARI, _GYM)
 
@@ -252,7 +227,7 @@ def _validate_suite(suite: Suite) -> str:
     for task in suite.tasks:
         if task.name != f"{suite.name}/{suite.canonical_name(task.name.partition('/')[2])}":
             return f"whose task {task.name!r} is not called {suite.name}/..."
-    for name in ("factory", "inspect_env", "validate"):
+    for name in ("factory", "inspect_env"):
         path = getattr(suite, name)
         if (path or name == "factory") and not all(path.partition(":")):
             return f"whose {name} {path!r} is not module:function"
@@ -328,20 +303,25 @@ def task_kind(task_name: str, make_env: bool = True) -> TaskKind:
     imported, for names that come from a file."""
     task, suite = find_task(task_name), suite_of(task_name)
     if task.kind is None and suite.inspect_env and make_env:
-        return suite.env_info(task_name.partition("/")[2]).kind
+        return env_info(suite, task_name).kind
     return task.kind or suite.kind
+
+
+def env_info(suite: Suite, task_name: str) -> EnvInfo:
+    info: EnvInfo = suite.call(suite.inspect_env, task_name.partition("/")[2])
+    return info
 
 
 def task_note(task_name: str, env: EnvConfig) -> str:
     """What is printed after the task's name when a run begins."""
-    suite, name = suite_of(task_name), task_name.partition("/")[2]
+    suite = suite_of(task_name)
     if not suite.inspect_env:
         return ""
-    info = suite.env_info(name)
+    info = env_info(suite, task_name)
     note = info.note if env.observe == "pixels" else info.state_note
     if env.observe_key:
         note = f"learning from the observation {env.observe_key!r}"
-    module, colon, _ = name.partition(":")
+    module, colon, _ = task_name.partition("/")[2].partition(":")
     return "; ".join(filter(None, (note, f"imports the Python module {module}" if colon else "")))
 
 

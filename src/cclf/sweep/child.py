@@ -32,11 +32,11 @@ class Child:
     """The subprocess of a job. It holds the lock of the first run folder from the start, and its output
     is logged there."""
 
-    def __init__(self, job: Job, out: Path, environment: Mapping[str, str]):
+    def __init__(self, job: Job, environment: Mapping[str, str]):
         """Raises ConfigError if another process is training in that folder; its log is not changed."""
         self.job = job
         self._end: JobEnd | None = None
-        folder = job.folders(out)[0]
+        folder = job.first.folder
         folder.mkdir(parents=True, exist_ok=True)
         own = {"OMP_NUM_THREADS": str(job.first.cpus), **environment}
         # A new session, so that Ctrl-C reaches only the sweep, which then signals each run. Signals
@@ -46,7 +46,7 @@ class Child:
             self._log = _new_log(folder / LOG)
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 subprocesses.python_command(
-                    "-m", "cclf.sweep.child", str(os.getpid()), *job.arguments(out)
+                    "-m", "cclf.sweep.child", str(os.getpid()), *job.arguments
                 ),
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -80,14 +80,9 @@ def _exit_message(log: BinaryIO, exit_code: int) -> str:
         log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
         text = log.read().decode(errors="replace")
     message = last_message(text, exit_code != EXIT_STOPPED) or "without a message"
-    return f"ended by {_signal_name(-exit_code)}: {message}" if exit_code < 0 else message
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+    if exit_code < 0:
+        return f"ended by signal {-exit_code} ({signal.strsignal(-exit_code)}): {message}"
+    return message
 
 
 def last_message(text: str, is_error: bool = True) -> str:

@@ -42,7 +42,7 @@ class LocalBackend:
         # A run that is too large for this machine is started alone, and reports that itself.
         if self.running and not (self._fits(job) and (gpu is not None or not needs_gpu)):
             return None
-        child = Child(job, job.first.out, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+        child = Child(job, {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         self.running[child] = gpu
         return child
 

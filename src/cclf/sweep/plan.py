@@ -2,9 +2,9 @@
 folder, and how it ended."""
 
 import csv
-import errno
+import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from cclf import presets
 from cclf.algorithms.registry import find_algorithm
 from cclf.config import Config
-from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, ConfigError
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, FULL_DISK, ConfigError
 from cclf.storage import checkpoint_files
 from cclf.storage.atomic_files import write_json
 from cclf.storage.safe_loading import DATA_ERRORS, open_file
@@ -21,7 +21,6 @@ PROCESS_BYTES = 600 * 2**20  # memory without the replay: Python, PyTorch, an en
 FAILURE_MARK = "failed.json"
 NOT_STARTED = "not started"  # a run that had not begun when the sweep was stopped
 STATES = ("done", "stopped", NOT_STARTED, "failed")
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _TAIL_BYTES = 16_384
 T = TypeVar("T")
 
@@ -60,8 +59,10 @@ class RunSpec:
         device = self.config.run.device
         return find_algorithm(self.config.base).uses_gpu and device in ("auto", "cuda")
 
-    def arguments(self, out: Path | None = None) -> list[str]:
-        return [*self.options, "--out", str(self.out if out is None else out)]
+    @property
+    def arguments(self) -> list[str]:
+        """The words after `cclf train`."""
+        return [*self.options, "--out", str(self.out)]
 
 
 def make_run_spec(
@@ -87,9 +88,7 @@ def resolve_precision(specs: Sequence[RunSpec], gpus: bool) -> list[RunSpec]:
         spec
         if config == spec.config
         else replace(
-            spec,
-            config=config,
-            options=(*spec.options, "--precision", config.algorithm.precision),
+            spec, config=config, options=(*spec.options, "--precision", config.algorithm.precision)
         )
         for spec, config in zip(specs, configs, strict=True)
     ]
@@ -110,16 +109,14 @@ class Job:
     def memory_bytes(self) -> int:
         return sum(spec.memory_bytes for spec in self.specs) - PROCESS_BYTES * (len(self.specs) - 1)
 
-    def arguments(self, out: Path) -> list[str]:
+    @property
+    def arguments(self) -> list[str]:
         seeds = dict.fromkeys(str(spec.config.seed) for spec in self.specs)
         tasks = dict.fromkeys(spec.config.task for spec in self.specs)
-        arguments = self.first.arguments(out)
+        arguments = self.first.arguments
         for option, names in (("--with-seeds", [*seeds][1:]), ("--with-tasks", [*tasks][1:])):
             arguments += [option, *names] if names else []
         return arguments
-
-    def folders(self, out: Path) -> list[Path]:
-        return [out / spec.config.run_name() for spec in self.specs]
 
 
 def group_into_jobs(
@@ -128,33 +125,41 @@ def group_into_jobs(
     """The runs in their order, grouped into processes where the base algorithm trains a batch of
     runs: up to `seeds_per_process` seeds of one task and method, and up to `games_per_process`
     tasks with the same method and seeds."""
-    by_task: dict[object, list[RunSpec]] = {}
-    for spec in specs:
-        _check_batches_runs(spec, seeds_per_process)
-        by_task.setdefault((replace(spec.config, seed=0), spec.out), []).append(spec)
-    groups = [part for group in by_task.values() for part in _split(group, seeds_per_process)]
+    for base in {spec.config.base for spec in specs}:
+        if seeds_per_process > 1 and not find_algorithm(base).batches_runs:
+            raise ConfigError(
+                f"--seeds-per-process {seeds_per_process} conflicts with base {base}, whose runs share "
+                "no update: remove it (--runs-per-gpu shares a GPU between processes)"
+            )
     place = {spec: number for number, spec in enumerate(specs)}
-    by_method: dict[object, list[list[RunSpec]]] = {}
-    for group in sorted(groups, key=lambda group: place[group[0]]):
-        first = group[0]
-        is_game = find_algorithm(first.config.base).batches_runs
-        but_task = (first.options[1:], first.out, *(spec.config.seed for spec in group))
-        by_method.setdefault(but_task if is_game else first, []).append(group)
-    parts = [part for games in by_method.values() for part in _split(games, games_per_process)]
-    jobs = [Job(tuple(spec for group in part for spec in group)) for part in parts]
-    return sorted(jobs, key=lambda job: place[job.first])
+
+    def place_of(group: Sequence[RunSpec]) -> int:
+        return place[group[0]]
+
+    def method_and_seeds(group: Sequence[RunSpec]) -> object:
+        """Equal for the groups that may share a process."""
+        first, seeds = group[0], [spec.config.seed for spec in group]
+        is_batched = find_algorithm(first.config.base).batches_runs
+        return (first.options[1:], first.out, *seeds) if is_batched else first
+
+    by_task = _grouped(
+        specs, lambda spec: (replace(spec.config, seed=0), spec.out), seeds_per_process
+    )
+    by_method = _grouped(sorted(by_task, key=place_of), method_and_seeds, games_per_process)
+    jobs = [Job(tuple(spec for group in part for spec in group)) for part in by_method]
+    return sorted(jobs, key=lambda job: place_of(job.specs))
 
 
-def _split(items: list[T], size: int) -> list[list[T]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def _check_batches_runs(spec: RunSpec, seeds_per_process: int) -> None:
-    if seeds_per_process > 1 and not find_algorithm(spec.config.base).batches_runs:
-        raise ConfigError(
-            f"--seeds-per-process {seeds_per_process} conflicts with base {spec.config.base}, whose "
-            "runs share no update: remove it (--runs-per-gpu shares a GPU between processes)"
-        )
+def _grouped(items: Iterable[T], key: Callable[[T], object], size: int) -> list[list[T]]:
+    """The items with equal keys together, at most `size` of them in a list."""
+    groups: dict[object, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [
+        group[start : start + size]
+        for group in groups.values()
+        for start in range(0, len(group), size)
+    ]
 
 
 class JobEnd(NamedTuple):
@@ -200,15 +205,11 @@ def read_progress(folder: Path) -> RunProgress:
     """The progress of a run, from the end of its train.csv."""
     try:
         with open_file(folder / "train.csv") as file:
-            header = file.readline()
-            start = file.tell()
-            end = file.seek(0, 2)
-            file.seek(max(start, end - _TAIL_BYTES))
-            tail = file.read().decode(errors="replace").splitlines(keepends=True)
-        if end - start > _TAIL_BYTES:
-            tail = tail[1:]  # an incomplete line
-        complete = [line for line in tail if line.endswith("\n")]
-        rows = list(csv.DictReader([header.decode(), *complete]))
+            header = file.readline().decode()
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            # The first line is the header or incomplete.
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)[1:]
+        rows = list(csv.DictReader([header, *(line for line in lines if line.endswith("\n"))]))
         returns = [float(row["episode_return"]) for row in rows if row["episode_return"]]
         updates = int(rows[-1].get("updates") or 0)
         return RunProgress(int(rows[-1]["env_steps"]), updates, returns[-1] if returns else None)
@@ -228,26 +229,33 @@ def full_disk(out: Path) -> str:
     return f"the disk is full ({out}): free space there, then run the same command"
 
 
-def record_failure(outcome: RunOutcome) -> None:
+def record_failure(outcome: RunOutcome) -> RunOutcome:
     """Write failed.json, which keeps a failed run in the statistics; remove it when the run is done.
+    Returns the outcome, with the reason if that is impossible.
 
     A run that was refused (bad input, another process trains there) is not a result and leaves
     nothing.
     """
-    path = outcome.spec.folder / FAILURE_MARK
-    if outcome.exit_code == EXIT_DONE:
-        path.unlink(missing_ok=True)
-    elif outcome.failed and outcome.exit_code != EXIT_BAD_INPUT:
-        config = outcome.spec.config
-        facts = {
-            "exit_code": outcome.exit_code,
-            "last_line": outcome.last_line,
-            "env_steps": read_progress(outcome.spec.folder).env_steps,
-            "task": config.task,
-            "method": config.method_name,
-            "profile": config.profile,
-            "seed": config.seed,
-            "config": config.to_dict(),  # for a run that ended before it wrote its own
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, facts)
+    spec, config = outcome.spec, outcome.spec.config
+    path = spec.folder / FAILURE_MARK
+    facts = {
+        "exit_code": outcome.exit_code,
+        "last_line": outcome.last_line,
+        "env_steps": read_progress(spec.folder).env_steps,
+        "task": config.task,
+        "method": config.method_name,
+        "profile": config.profile,
+        "seed": config.seed,
+        "config": config.to_dict(),  # for a run that ended before it wrote its own
+    }
+    try:
+        if outcome.exit_code == EXIT_DONE:
+            path.unlink(missing_ok=True)
+        elif outcome.failed and outcome.exit_code != EXIT_BAD_INPUT:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, facts)
+    except OSError as error:
+        is_full = error.errno in FULL_DISK
+        why = full_disk(spec.out) if is_full else f"cannot change {path}: {error.strerror}"
+        return outcome._replace(last_line=f"{outcome.last_line}; {why}")
+    return outcome

@@ -13,23 +13,23 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from cclf import __version__
 from cclf.console import say
-from cclf.errors import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_STOPPED, ConfigError, short_error
+from cclf.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    FULL_DISK,
+    ConfigError,
+    short_error,
+)
 from cclf.storage import machine
 from cclf.storage.atomic_files import folder_lock
 from cclf.sweep.child import Child
-from cclf.sweep.plan import (
-    FULL_DISK,
-    NOT_STARTED,
-    Job,
-    JobEnd,
-    RunSpec,
-    full_disk,
-)
+from cclf.sweep.plan import NOT_STARTED, Job, JobEnd, RunSpec, full_disk
 from cclf.training import subprocesses
 
 OBJECT_STORE_BYTES = 80 * 2**20  # only exit codes and messages pass through it
@@ -57,8 +57,8 @@ class RayBackend:
         self.running = [run for run in self.running if not run.ended]
         if self.jobs and len(self.running) >= self.jobs:
             return None
-        out = job.first.out.resolve()
-        out.mkdir(parents=True, exist_ok=True)
+        job.first.out.mkdir(parents=True, exist_ok=True)
+        on_nodes = Job(tuple(replace(spec, out=spec.out.resolve()) for spec in job.specs))
         needs = self.resource_request(job)
         self._warn_if_no_node_fits(job, needs)
         task = self.ray.remote(train_job).options(
@@ -67,7 +67,7 @@ class RayBackend:
             memory=needs["memory"],
             max_retries=MAX_RETRIES,
         )
-        run = RayRun(self.ray, job, task.remote(job, out, __version__))
+        run = RayRun(self.ray, job, task.remote(on_nodes, __version__))
         self.running.append(run)
         return run
 
@@ -195,8 +195,9 @@ class RayRun:
             return JobEnd(EXIT_FAILED, short_error(error)[-300:])
 
 
-def train_job(job: Job, out: Path, version: str) -> JobEnd:
+def train_job(job: Job, version: str) -> JobEnd:
     """The Ray task: one `cclf train` process on a node."""
+    out = job.first.out
     host = socket.gethostname()
     if version != __version__:
         raise ConfigError(
@@ -211,11 +212,11 @@ def train_job(job: Job, out: Path, version: str) -> JobEnd:
     stop = threading.Event()
     previous = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
-        for folder in job.folders(out):
+        for folder in (spec.folder for spec in job.specs):
             if folder.exists():
                 with folder_lock(folder, LOCK_SECONDS):
                     pass
-        child = Child(job, out, {})
+        child = Child(job, {})
         is_asked = False
         while child.process.poll() is None:
             if stop.wait(POLL_SECONDS) and not is_asked:

@@ -5,11 +5,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, ConfigError
+from cclf.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FULL_DISK, ConfigError
 from cclf.sweep.display import SweepDisplay
 from cclf.sweep.plan import (
-    FAILURE_MARK,
-    FULL_DISK,
     NOT_STARTED,
     Job,
     JobEnd,
@@ -49,7 +47,7 @@ def run_all(
     stopped ones."""
     deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
     outcomes: dict[RunSpec, RunOutcome] = {
-        spec: _recorded(RunOutcome(spec, EXIT_DONE, "finished before"))
+        spec: record_failure(RunOutcome(spec, EXIT_DONE, "finished before"))
         for spec in specs
         if is_finished(spec)
     }
@@ -112,27 +110,13 @@ def _outcome(spec: RunSpec, end: JobEnd, stop_requested: bool) -> RunOutcome:
         outcome = RunOutcome(spec, EXIT_STOPPED, line)
     else:
         outcome = RunOutcome(spec, end.exit_code, end.message)
-    return _recorded(outcome)
+    return record_failure(outcome)
 
 
 def _not_started(spec: RunSpec, error: ConfigError | OSError) -> RunOutcome:
     """The outcome of a run that could not be started. It is not recorded as failed."""
-    if is_finished(spec):  # by another process, meanwhile
-        return _recorded(RunOutcome(spec, EXIT_DONE, str(spec.folder)))
     if isinstance(error, ConfigError):
         return RunOutcome(spec, EXIT_BAD_INPUT, " ".join(str(error).split()))
     if error.errno in FULL_DISK:
         return RunOutcome(spec, EXIT_FAILED, full_disk(spec.out))
     return RunOutcome(spec, EXIT_BAD_INPUT, f"cannot start the run in {spec.folder}: {error}")
-
-
-def _recorded(outcome: RunOutcome) -> RunOutcome:
-    """The outcome, with failed.json written or removed, and the reason if that is impossible."""
-    try:
-        record_failure(outcome)
-    except OSError as error:
-        is_full = error.errno in FULL_DISK
-        path = outcome.spec.folder / FAILURE_MARK
-        why = full_disk(outcome.spec.out) if is_full else f"cannot change {path}: {error.strerror}"
-        return outcome._replace(last_line=f"{outcome.last_line}; {why}")
-    return outcome

@@ -151,23 +151,13 @@ class ReplayBase(BaseAlgorithm[R]):
     ) -> ReplayAlgorithm: ...
 
     def replay_size(self, config: Config[R], spec: EnvSpec) -> ReplaySize:
-        """A short run does not allocate the whole capacity."""
+        """The size of a replay that allocates nothing."""
         import torch
 
-        from cclf.data.replay import Replay
+        from cclf.algorithms.common.off_policy import make_replay
 
-        settings = config.algorithm
-        transitions = min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps))
-        num_bytes = Replay.bytes_needed(
-            transitions,
-            spec.frame_shape,
-            spec.num_actions or spec.action_dim,
-            config.env.frame_stack,
-            spec.max_episode_agent_steps,
-            max(settings.n_steps, settings.horizon_steps),
-            torch.float32 if spec.state_dim else torch.uint8,
-        )
-        return ReplaySize(transitions, num_bytes)
+        replay = make_replay(config, spec, torch.device("meta"))
+        return ReplaySize(replay.capacity, replay.num_bytes)
 
     def make_learner(
         self, config: Config[R], device: torch.device, make_env: EnvFactory
