@@ -315,14 +315,11 @@ def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:
         if DEBUG in os.environ:
             raise
         path = error.filename if isinstance(error.filename, str) else out
-        is_full = error.errno in FULL_DISK
-        reason = (
-            "the disk is full" if is_full else f"error of the system: {error.strerror or error}"
-        )
-        say(
-            f"cclf: {reason} ({path}): repair this and run the same command; it resumes from the last "
-            "checkpoint, if there is one"
-        )
+        if error.errno in FULL_DISK:
+            reason = f"the disk is full ({path}): free some space and run the same command"
+        else:
+            reason = f"cannot use {path}: {error.strerror or error}; repair this and run the same command"
+        say(f"cclf: {reason}; it resumes from the last checkpoint, if there is one")
         return EXIT_FAILED
     if "failed" in ends or len(ends) < len(configs):  # a run that failed before was skipped
         return EXIT_FAILED
