@@ -499,3 +499,15 @@ def test_options_of_the_command_line_override_the_size():
     for config in (first, second):
         assert (config.algorithm.hidden_dim, config.algorithm.batch_size) == (99, 64)
         assert config.env.crop_pixels == 42
+
+
+@pytest.mark.parametrize("base", ["drqv2", "mrq"])
+def test_frame_size_of_algorithms_without_crops_is_set_by_both_options(base: str) -> None:
+    def resolved(**sizes: int) -> tuple[int, int]:
+        defaults = presets.resolve("dmc/cartpole-swingup", base_name=base)
+        env = presets.with_changes(defaults, sizes).env
+        return env.frame_pixels, env.crop_pixels
+
+    assert resolved(frame_pixels=64, crop_pixels=64) == (64, 64)
+    with pytest.raises(ConfigError, match="crop_pixels=64 conflicts with frame_pixels=84"):
+        resolved(crop_pixels=64)

@@ -201,6 +201,8 @@ def reject_inactive_options(chosen: Config, defaults: Config) -> None:
         if value == before[name]:
             continue
         option = name.rpartition(".")[2]
+        if option == "crop_pixels" and value == chosen.env.frame_pixels:
+            continue  # algorithms that do not crop need both
         reason = chosen.why_inactive(option)
         if option == "action_repeat" and not repeats_actions(chosen.task):
             reason = f"{chosen.task}, which repeats no action"

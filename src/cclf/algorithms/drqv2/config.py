@@ -24,7 +24,7 @@ from cclf.validation import (
 # When an option has an effect; without a rule it always has one.
 RULES: dict[str, Rule] = {
     "negatives": GRID_ONLY,
-    "crop_pixels": always_inactive("DrQ-v2, which does not crop frames: set frame_pixels only"),
+    "crop_pixels": always_inactive("DrQ-v2, which does not crop frames"),
     "contrastive_coefficient": requires("contrastive"),
     **dict.fromkeys(("conv_layers", "conv_filters"), requires("encoder", "")),
 }

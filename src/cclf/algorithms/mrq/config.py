@@ -23,7 +23,7 @@ from cclf.validation import (
 _of_pixels = excludes("observe", "state")
 RULES: dict[str, Rule] = {  # when an option has an effect; one without a rule always has
     **cclf_inactive_rules("MR.Q"),
-    "crop_pixels": always_inactive("MR.Q, which does not crop frames: set frame_pixels only"),
+    "crop_pixels": always_inactive("MR.Q, which does not crop frames"),
     **dict.fromkeys(("frame_pixels", "shift_pixels", "conv_filters"), _of_pixels),
     "infonce_temperature": excludes("infonce_coefficient", 0.0),
 }
