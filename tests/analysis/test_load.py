@@ -167,7 +167,7 @@ def test_evaluations_of_different_length_are_compared_with_a_line(capsys) -> Non
         found = runs.score_matrix(rows, ["cclf", "a2c"], {TASK: END})
     assert (found["cclf"].item(), found["a2c"].item()) == (0.5, 0.25)
     said = capsys.readouterr().err
-    assert said.count("evaluations of 10 and 100 episodes count alike") == 1
+    assert said.count("evaluations of 10 and 100 episodes are compared") == 1
 
 
 def test_where_a_run_lacks_the_longer_evaluation_all_are_compared_in_the_shorter(
@@ -181,7 +181,7 @@ def test_where_a_run_lacks_the_longer_evaluation_all_are_compared_in_the_shorter
     )
     assert found["curl"].tolist() == [[-3.0], [-18.0], [-8.0]]
     assert (
-        "atari/Pong at 80,000 env steps: not every run has its evaluation in 100 episodes"
+        "atari/Pong at 80,000 env steps: not every run has an evaluation of 100 episodes"
         in capsys.readouterr().err
     )
     assert runs.with_common_episode_count(both) == both

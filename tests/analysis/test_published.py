@@ -29,7 +29,7 @@ def by_task(file: str, method: str, steps: int) -> dict[str, float]:
     found = [
         row
         for row in published(file)
-        if row.method == method and (row.clock is None or row.clock.steps == steps)
+        if row.method == method and (row.budget is None or row.budget.steps == steps)
     ]
     return {row.task: row.mean for row in found}
 
@@ -52,9 +52,9 @@ def test_tables_are_complete() -> None:
 def test_every_number_has_a_source_and_no_row_stands_twice(file: str) -> None:
     rows = published(file)
     assert all(row.source for row in rows)
-    assert len({(row.table, row.task, row.method, row.quantity, row.clock) for row in rows}) == len(
-        rows
-    )
+    assert len(
+        {(row.table, row.task, row.method, row.quantity, row.budget) for row in rows}
+    ) == len(rows)
 
 
 def test_a_game_without_a_human_score_has_no_scale() -> None:
@@ -64,12 +64,12 @@ def test_a_game_without_a_human_score_has_no_scale() -> None:
 
 
 def test_clocks_are_environment_steps_on_control_and_agent_steps_on_atari() -> None:
-    assert {row.clock and row.clock.unit for row in published("dmc")} == {"env_steps"}
+    assert {row.budget and row.budget.unit for row in published("dmc")} == {"env_steps"}
     assert {
-        (row.clock.unit, row.clock.steps) for row in published("atari_reruns") if row.clock
+        (row.budget.unit, row.budget.steps) for row in published("atari_reruns") if row.budget
     } == {("agent_steps", 100_000)}
-    unclocked = {row.method for row in published("atari") if row.clock is None}
-    assert unclocked == {"human", "random"}
+    without_budget = {row.method for row in published("atari") if row.budget is None}
+    assert without_budget == {"human", "random"}
 
 
 def test_names_are_those_of_the_presets() -> None:
@@ -88,7 +88,7 @@ def test_single_numbers_as_read_in_the_paper() -> None:
         (row,) = (
             r
             for r in published(file)
-            if (r.task, r.method) == (task, method) and r.clock and r.clock.steps == steps
+            if (r.task, r.method) == (task, method) and r.budget and r.budget.steps == steps
         )
         return row
 
@@ -146,7 +146,7 @@ def test_claims_follow_from_the_papers_own_tables(claim: verdicts.Claim) -> None
     """The paper rounds down: 1.149 becomes 1.14."""
     file = {"table1": "dmc"}.get(claim.table, claim.table)
     means = {
-        m: np.array([by_task(file, m, claim.clock.steps)[task] for task in claim.tasks])
+        m: np.array([by_task(file, m, claim.budget.steps)[task] for task in claim.tasks])
         for m in claim.methods
     }
     ours, theirs = means[claim.method], [means[baseline] for baseline in claim.baselines]

@@ -59,7 +59,7 @@ def read_source(path: Path) -> Source:
     if not rows:
         raise ConfigError(f"{path} holds neither runs with an evaluation nor results files")
     runs.check_names(rows)
-    runs.check_same_action_repeat(rows)
+    runs.check_comparable(rows)
     return Source(rows, run_data)
 
 

@@ -1,8 +1,9 @@
 """The paper's numbers, and published re-runs, as typed rows of the CSV files in
 `cclf/published`.
 
-No number without its clock and source: "100K" is environment steps in the paper's DeepMind Control
-tables and agent steps (400K frames) on Atari. `seeds` is None where the source does not say.
+A number is stored with its step budget and source: "100K" is environment steps in the paper's
+DeepMind Control tables and agent steps (400K frames) on Atari. `seeds` is None where
+the source does not say.
 """
 
 import csv
@@ -21,7 +22,7 @@ class Published(NamedTuple):
     task: str
     method: str  # "a / b" where the paper gives only how a compares with b
     quantity: str
-    clock: StepBudget | None
+    budget: StepBudget | None
     mean: float
     std: float | None  # over seeds
     seeds: int | None

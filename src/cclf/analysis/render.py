@@ -1,5 +1,5 @@
 """Tables as HTML, Markdown, LaTeX and CSV, and HTML pages, by the templates in `templates/`. Text
-from runs is escaped in each format."""
+from runs is escaped as each format requires."""
 
 import base64
 import csv
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from cclf.analysis.figures import inline_svg
-from cclf.analysis.runs import FORMULA_SIGNS
+from cclf.analysis.runs import FORMULA_PREFIXES
 from cclf.analysis.styles import Style
 from cclf.analysis.table import Cell, Table, layout
 from cclf.analysis.verdicts import VerdictState
@@ -22,7 +22,7 @@ from cclf.analysis.verdicts import VerdictState
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-CAPTION_COLUMNS = 130  # of a caption in Markdown
+MARKDOWN_CAPTION_WIDTH = 130  # characters per line
 VERDICTS = get_args(VerdictState)
 
 
@@ -51,7 +51,7 @@ def render(template: str, **values: object) -> str:
 
 
 def stroke(style: Style) -> str:
-    """The line of a method as a CSS background.
+    """The line of a method in a legend, as a CSS background. A line width is 2 pixels.
 
     >>> stroke(Style("#000000", (4.0, 2.0)))
     'repeating-linear-gradient(90deg, #000000 0px 8px, transparent 8px 12px)'
@@ -65,7 +65,7 @@ def stroke(style: Style) -> str:
 
 
 def png(picture: np.ndarray) -> str:
-    """The address of a picture (H, W, 3) that is contained in the page."""
+    """A picture (H, W, 3) as a data URL, so that the page contains it."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -75,14 +75,14 @@ def png(picture: np.ndarray) -> str:
 
 # --- Markdown ---
 
-_MARKDOWN = re.compile(
-    r"(?P<interval>\[[\d., %∞−-]+\](?![(\[:]))"  # not a link, which has a target after it
+_MARKDOWN_SYNTAX = re.compile(
+    r"(?P<interval>\[[\d., %∞−-]+\](?![(\[:]))"  # kept; a link would have its target after the ]
     r"|[&<>@]"
     r"|[\\`*|~$#!\[\]]"
-    r"|(?<![^\W_])_|_(?![^\W_])"  # not within a word
-    r"|(?<=:)/(?=/)|(?<=\w)\.(?=[^\W\d_])"  # of an address, which many viewers turn into a link
+    r"|(?<![^\W_])_|_(?![^\W_])"  # an underscore within a word is kept
+    r"|(?<=:)/(?=/)|(?<=\w)\.(?=[^\W\d_])"  # in a URL, which many viewers turn into a link
 )
-# Some viewers turn a name with an @ into an address even after a backslash.
+# A comment after the @: some viewers turn @name into a link even after a backslash.
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "@<!---->"}
 
 
@@ -92,24 +92,24 @@ def escape_markdown(text: object) -> str:
     >>> print(escape_markdown("a|b\\n![x](https://x.example) snake_case _x_ 1.5 [0.9, 1.1]"))
     a\\|b \\!\\[x\\](https:\\//x\\.example) snake_case \\_x\\_ 1.5 [0.9, 1.1]
     """
-    printable = "".join(sign if sign.isprintable() else " " for sign in str(text))
-    return _MARKDOWN.sub(
+    printable = "".join(char if char.isprintable() else " " for char in str(text))
+    return _MARKDOWN_SYNTAX.sub(
         lambda match: match[0] if match["interval"] else _ENTITIES.get(match[0], f"\\{match[0]}"),
         " ".join(printable.split()),
     )
 
 
 def to_markdown(table: Table) -> str:
-    """Caption and table."""
+    """The caption and the table as Markdown."""
     caption, header, rows = layout(table)
     caption = f"{table.about}: {caption}" if table.about else caption
-    words = textwrap.fill(escape_markdown(caption), CAPTION_COLUMNS)
+    wrapped = textwrap.fill(escape_markdown(caption), MARKDOWN_CAPTION_WIDTH)
     lines = [[_markdown_cell(cell) for cell in row] for row in (header, *rows)]
-    return render("table.md", caption=words, header=lines[0], rows=lines[1:])
+    return render("table.md", caption=wrapped, header=lines[0], rows=lines[1:])
 
 
 def _markdown_cell(cell: Cell) -> str:
-    """Notes follow the text; the source of a claim is in the CSV file only."""
+    """The text of a cell and its notes. The source of a claim is omitted: it is in the CSV file."""
     text = escape_markdown(cell.text)
     text = f"**{text}**" if cell.style in ("best", "held") else text
     notes = [escape_markdown(note) for note in cell.notes if cell.style != "claim"]
@@ -145,14 +145,14 @@ def escape_latex(text: str) -> str:
 
 
 def to_latex(table: Table, part: str = "") -> str:
-    """A table for a paper (package booktabs), without empty columns. `part` distinguishes its label
-    from those of other parts."""
+    """A table for a paper (package booktabs), without empty columns. Its label begins with the
+    name of its `part` of the report, since parts may have tables of the same name."""
     caption, header, rows = layout(table, drop_empty=True)
     heading = f"{table.heading}." if table.heading else ""
     columns = "l" + "c" * (len(header) - 1)
-    if table.stacked:  # columns of prose, which break lines
-        share = 0.58 / max(1, len(header) - 1)
-        columns = r"p{0.34\linewidth}" + rf"p{{{share:.2f}\linewidth}}" * (len(header) - 1)
+    if table.stacked:  # columns of fixed width, since their prose needs line breaks
+        width = 0.58 / max(1, len(header) - 1)
+        columns = r"p{0.34\linewidth}" + rf"p{{{width:.2f}\linewidth}}" * (len(header) - 1)
     to_cell = _latex_prose if table.stacked else _latex_cell
     lines = [" & ".join(map(to_cell, row)) for row in (header, *rows)]
     return render(
@@ -199,11 +199,11 @@ def escape_formula(value: object) -> object:
     >>> escape_formula("=1+1"), escape_formula("-1.5"), escape_formula(-1.5), escape_formula("re3+cclf")
     ("'=1+1", "'-1.5", -1.5, 're3+cclf')
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_PREFIXES) else value
 
 
 def file_name(words: str) -> str:
-    """A file name made of arbitrary text: it cannot leave its folder.
+    """A file name made of arbitrary text, without path separators and leading dots.
 
     >>> file_name("returns of ../../x: 1,000")
     'returns-of-x-1000'
@@ -217,5 +217,5 @@ def file_name(words: str) -> str:
 
 
 def sentence_case(text: str) -> str:
-    """With a capital first letter; the others are unchanged."""
+    """The text with its first letter capitalized and all others unchanged."""
     return text[:1].upper() + text[1:]

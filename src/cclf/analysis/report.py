@@ -26,13 +26,16 @@ from cclf.analysis.tables import ClaimResults
 from cclf.errors import ConfigError, did_you_mean
 from cclf.storage.atomic_files import find_files
 
-LOGGED_METRICS = {"curiosity_mean": "curiosity 1 − IB, Eq. (3)", "bonus_mean": "bonus, Eq. (9)"}
-MAX_OPEN_PANELS = 9  # more are folded on the page
+CURIOSITY_METRICS = {  # columns of train.csv, with their axis labels
+    "curiosity_mean": "curiosity 1 − IB, Eq. (3)",
+    "bonus_mean": "bonus, Eq. (9)",
+}
+MAX_OPEN_PANELS = 9  # a section with more panels is collapsed when the page opens
 PROFILE_THRESHOLDS = 101
 
 
 class Section(NamedTuple):
-    """A titled section of the page; without figures and tables it is not shown."""
+    """A titled section of the page. A section without figures and tables is not shown."""
 
     title: str
     text: str = ""
@@ -46,7 +49,7 @@ class ReportPart(NamedTuple):
 
     name: str  # empty if a report has a single part
     runs: Runs
-    claims: Mapping[str, ClaimResults]  # by table
+    claims: Mapping[str, ClaimResults]  # by the table of claims, a key of `verdicts.TABLES`
     sections: Sequence[Section]
 
     @property
@@ -66,30 +69,30 @@ class ReportContent(NamedTuple):
 
 def build_report(source: Path, methods: Sequence[str] = ()) -> ReportContent:
     """Evaluate the runs or results at `source`; only `methods` if given. If `source` holds several
-    folders with results, each is a part: the same method may be in several of them, and is
-    compared within each."""
+    folders with results, each becomes a part of the report, and methods are compared within a part
+    only."""
     sources = {}
     for name, path in _result_folders(source):
-        with _named_errors(name):
+        with _prefix_errors(name):
             sources[name] = load.read_source(path)
-    known = methods_in_order(runs(row for read in sources.values() for row in read.rows))
+    known = methods_in_order(runs(row for data in sources.values() for row in data.rows))
     for method in methods:
         if method not in known:
             raise ConfigError(f"{source} holds no results of {method}{did_you_mean(method, known)}")
     method_styles = styles(method for method in known if not methods or method in methods)
     parts = []
-    for name, read in sources.items():
-        rows = [row for row in with_common_episode_count(read.rows) if row.method in method_styles]
-        run_data = [run for run in read.runs if run.key.method in method_styles]
+    for name, data in sources.items():
+        rows = [row for row in with_common_episode_count(data.rows) if row.method in method_styles]
+        run_data = [run for run in data.runs if run.key.method in method_styles]
         if rows:
-            with _named_errors(name):
+            with _prefix_errors(name):
                 parts.append(_build_part(name, rows, run_data, method_styles))
     return ReportContent(f"Report on {source.resolve().name}", parts)
 
 
 @contextmanager
-def _named_errors(part: str) -> Iterator[None]:
-    """An error names the part."""
+def _prefix_errors(part: str) -> Iterator[None]:
+    """Prefix the messages of ConfigErrors with the name of a part."""
     try:
         yield
     except ConfigError as error:
@@ -97,6 +100,7 @@ def _named_errors(part: str) -> Iterator[None]:
 
 
 def _result_folders(source: Path) -> list[tuple[str, Path]]:
+    """The name and the path of each part of the report."""
     if source.is_dir() and not load.has_runs(source) and not any(source.glob("*.csv")):
         folders = sorted(path for path in source.iterdir() if path.is_dir())
         with_results = [path for path in folders if any(find_files(path, "*.csv"))]
@@ -118,10 +122,10 @@ def _build_part(
         _verdict_section(claims, groups),
         _curves_section(rows, method_styles),
         _scores_section(groups, is_open=not name),
-        _across_section(groups, method_styles),
+        _across_tasks_section(groups, method_styles),
         _curiosity_section(run_data, method_styles),
         Section("Cost", tables=costs),
-        _runs_section(by_run, run_data),
+        _failures_section(by_run, run_data),
         _origin_section(rows, run_data),
     ]
     shown = [section for section in sections if section.figures or section.tables]
@@ -129,22 +133,24 @@ def _build_part(
 
 
 def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults:
-    """By profile, in which some claim has results of all its methods: the claims that have such a
-    profile."""
+    """The verdicts on the claims of one table, by profile. Profiles in which no claim can be
+    evaluated, and claims that can be evaluated in no profile, are left out."""
     claims = verdicts.claims(table)
     rows: dict[str, list[ResultRow]] = {}
     for group in sorted(groups, key=lambda group: profile_order(group.profile)):
         rows.setdefault(group.profile, []).extend(group.rows)
     results = {}
-    for profile, part in rows.items():
-        present = {(row.task, row.method) for row in part}
+    for profile, profile_rows in rows.items():
+        present = {(row.task, row.method) for row in profile_rows}
         if any((t, m) in present for claim in claims for t in claim.tasks for m in claim.methods):
-            results[profile] = [(claim, verdicts.evaluate_claim(claim, part)) for claim in claims]
-    decided = {
+            results[profile] = [
+                (claim, verdicts.evaluate_claim(claim, profile_rows)) for claim in claims
+            ]
+    evaluated = {
         claim.name for pairs in results.values() for claim, verdict in pairs if verdict.seeds
     }
     return {
-        profile: [pair for pair in pairs if pair[0].name in decided]
+        profile: [pair for pair in pairs if pair[0].name in evaluated]
         for profile, pairs in results.items()
         if any(verdict.seeds for _, verdict in pairs)
     }
@@ -153,20 +159,21 @@ def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults
 def _verdict_section(claims: Mapping[str, ClaimResults], groups: Sequence[SuiteResults]) -> Section:
     text = (
         "Claims of the paper and of this package. Held: the whole 95 % interval is on the claimed "
-        "side; the text says where a claimed size is. Did not hold: it is on the other side, or "
-        "falls short of that size. Undecided: neither. In a ratio of steps, 0 is a baseline whose "
-        "median run never reached the return, and ∞ a method whose own did not."
+        "side; the text says whether it contains a claimed size. Did not hold: it is on the other "
+        "side, or falls short of that size. Undecided: neither. In a ratio of steps, 0 means that "
+        "the median run of the baseline never reached the return, and ∞ that the method's own did "
+        "not."
     )
     suites = {group.suite for group in groups}
     missing = []
-    for table, pairs in claims.items():
-        about = [c for c in verdicts.claims(table) if c.tasks[0].split("/")[0] in suites]
-        if left := len(about) - len(next(iter(pairs.values()), [])):
-            missing.append(f"{left} on {verdicts.TABLES[table]}")
+    for table, results in claims.items():
+        relevant = [c for c in verdicts.claims(table) if c.tasks[0].split("/")[0] in suites]
+        if unevaluated := len(relevant) - len(next(iter(results.values()), [])):
+            missing.append(f"{unevaluated} on {verdicts.TABLES[table]}")
     if missing:
         text += f" Claims that need further runs: {', '.join(missing)}."
     verdict_tables = [
-        tables.verdict_table(table, pairs) for table, pairs in claims.items() if pairs
+        tables.verdict_table(table, results) for table, results in claims.items() if results
     ]
     return Section("Verdicts", text, tables=verdict_tables)
 
@@ -180,30 +187,32 @@ def _curves_section(rows: Sequence[ResultRow], method_styles: Styles) -> Section
     if not panels:
         return Section("Learning curves")
     drawn = [(method, curve) for methods in panels.values() for method, curve in methods.items()]
-    by_run = {method for method, curve in drawn if len(curve.seeds) > 1 and not curve.has_interval}
+    few_seeds = {
+        method for method, curve in drawn if len(curve.seeds) > 1 and not curve.has_interval
+    }
     several = any(len(curve.seeds) > 1 for _, curve in drawn)
     caption = "Mean over seeds." if several else "One run of each method."
     if any(curve.has_interval for _, curve in drawn):
         caption += " The band is its 95 % bootstrap interval."
-    if by_run:
+    if few_seeds:
         caption += (
             f" Thin lines are single runs, of methods with fewer than {verdicts.MIN_SEEDS} seeds: "
-            f"{', '.join(sorted(by_run))}."
+            f"{', '.join(sorted(few_seeds))}."
         )
     scales = curves.shared_scales(panels)
     draw = partial(figures.learning_curves, method_styles=method_styles, scales=scales)
-    single = {
+    panel_figures = {
         title: partial(draw, {title: methods}, legend=False) for title, methods in panels.items()
     }
-    legend = _only(method_styles, (method for method, _ in drawn))
-    grid = FigureGrid(caption, single, legend, {"learning-curves": partial(draw, panels)})
+    legend = _styles_of(method_styles, (method for method, _ in drawn))
+    grid = FigureGrid(caption, panel_figures, legend, {"learning-curves": partial(draw, panels)})
     return Section("Learning curves", "", [grid], is_open=len(panels) <= MAX_OPEN_PANELS)
 
 
-def _only(method_styles: Styles, methods: Iterable[str]) -> Styles:
-    """The styles of some methods, in the order of all."""
-    drawn = set(methods)
-    return {method: style for method, style in method_styles.items() if method in drawn}
+def _styles_of(method_styles: Styles, methods: Iterable[str]) -> Styles:
+    """The styles of `methods`, in the order of `method_styles`."""
+    chosen = set(methods)
+    return {method: style for method, style in method_styles.items() if method in chosen}
 
 
 def _scores_section(groups: Sequence[SuiteResults], is_open: bool) -> Section:
@@ -221,7 +230,7 @@ def _scores_section(groups: Sequence[SuiteResults], is_open: bool) -> Section:
     return Section("Returns and steps", tables=score_tables, is_open=is_open)
 
 
-def _across_section(groups: Sequence[SuiteResults], method_styles: Styles) -> Section:
+def _across_tasks_section(groups: Sequence[SuiteResults], method_styles: Styles) -> Section:
     aggregates = [aggregate for group in groups for aggregate in aggregate_scores(group)]
     across_tables = [
         table
@@ -233,21 +242,21 @@ def _across_section(groups: Sequence[SuiteResults], method_styles: Styles) -> Se
         "Scores of all tasks together. IQM: the mean of the middle half of all runs; optimality "
         "gap: the mean distance to 1; performance profile: the share of runs above each score."
     )
-    grids = [_across_figures(aggregate, method_styles) for aggregate in aggregates]
+    grids = [_across_tasks_figures(aggregate, method_styles) for aggregate in aggregates]
     return Section("Across tasks", text, grids, across_tables)
 
 
-def _across_figures(aggregate: Aggregate, method_styles: Styles) -> FigureGrid:
-    """IQM, performance profiles and probability of improvement of methods with two seeds or more;
-    if there are none, of all methods with intervals over tasks, which are not comparable to
-    intervals over seeds."""
+def _across_tasks_figures(aggregate: Aggregate, method_styles: Styles) -> FigureGrid:
+    """IQM, performance profiles and probability of improvement of the methods with two seeds or
+    more. If no method has two seeds, all methods are drawn, with intervals over tasks, which cannot
+    be compared with intervals over seeds."""
     scores = {m: values for m, values in aggregate.scores.items() if len(values) > 1}
     scores = scores or aggregate.scores
-    single = [method for method in aggregate.scores if method not in scores]
-    every = np.concatenate([values.ravel() for values in scores.values()])
-    thresholds = np.linspace(min(0.0, every.min()), max(1.0, every.max()), PROFILE_THRESHOLDS)
-    ours = comparisons.REFERENCE_METHOD
-    ours = ours if ours in scores else next(iter(scores))
+    single_seed = [method for method in aggregate.scores if method not in scores]
+    pooled = np.concatenate([values.ravel() for values in scores.values()])
+    thresholds = np.linspace(min(0.0, pooled.min()), max(1.0, pooled.max()), PROFILE_THRESHOLDS)
+    reference = comparisons.REFERENCE_METHOD
+    reference = reference if reference in scores else next(iter(scores))
     iqms = {m: statistics.interval(values, statistics.iqm) for m, values in scores.items()}
     shares = {m: statistics.performance_profile(v, thresholds) for m, v in scores.items()}
     panels: dict[str, Draw] = {
@@ -256,32 +265,33 @@ def _across_figures(aggregate: Aggregate, method_styles: Styles) -> FigureGrid:
             figures.profiles, thresholds, shares, "score", method_styles
         ),
     }
-    better = {
+    improvement = {
         method: statistics.bootstrap_statistic(
-            [scores[ours], theirs], statistics.probability_of_improvement
+            [scores[reference], values], statistics.probability_of_improvement
         )
-        for method, theirs in scores.items()
-        if method != ours
+        for method, values in scores.items()
+        if method != reference
     }
-    if better:
+    if improvement:
+        label = f"probability that {reference} is better"
         panels["probability of improvement"] = partial(
-            figures.intervals, better, f"probability that {ours} is better", 0.5, method_styles
+            figures.intervals, improvement, label, 0.5, method_styles
         )
     caption = f"{aggregate.about}: {', '.join(panels)}, with 95 % intervals."
     if statistics.resampled_unit(list(scores.values())) == "tasks":
         caption += " One seed of each: the intervals resample the tasks, not the seeds."
-    if single:
-        caption += f" One seed, so not drawn: {', '.join(single)}."
+    if single_seed:
+        caption += f" One seed, so not drawn: {', '.join(single_seed)}."
     files = {f"{aggregate.name} {label}": draw for label, draw in panels.items()}
-    return FigureGrid(caption, panels, _only(method_styles, scores), files)
+    return FigureGrid(caption, panels, _styles_of(method_styles, scores), files)
 
 
 def _curiosity_section(run_data: Sequence[RunData], method_styles: Styles) -> Section:
-    """The metrics of curiosity in train.csv, by task and profile; nothing for results files."""
+    """The curiosity metrics in train.csv, by task and profile. Results files have none."""
     logs = [
         (run.key, column, series)
         for run in run_data
-        for column, series in load.read_train(run.folder, tuple(LOGGED_METRICS)).items()
+        for column, series in load.read_train(run.folder, tuple(CURIOSITY_METRICS)).items()
     ]
     by_task = group_by(logs, lambda log: (log[0].task, log[1]))
     scales = {
@@ -294,23 +304,23 @@ def _curiosity_section(run_data: Sequence[RunData], method_styles: Styles) -> Se
         by_panel.items(), key=lambda item: item[0][:2]
     ):
         by_method = group_by(panel_logs, lambda log: log[0].method)
-        lines = {method: [series for _, _, series in own] for method, own in by_method.items()}
-        title, label = f"{task}, {profile}", LOGGED_METRICS[column]
+        curve_data = {m: [series for _, _, series in lines] for m, lines in by_method.items()}
+        title, label = f"{task}, {profile}", CURIOSITY_METRICS[column]
         scale = scales[task, column]
-        draw = partial(figures.over_training, lines, title, label, method_styles, scale)
+        draw = partial(figures.over_training, curve_data, title, label, method_styles, scale)
         panels[f"{label} on {title}"] = files[f"{column} {task} {profile}"] = draw
     text = (
         "Curiosity is 1 minus the belief that the agent recognizes its own observation; the bonus "
         "is proportional to it and decays."
     )
     caption = "Means over the batches between two rows of the log, one line per run."
-    legend = _only(method_styles, (key.method for key, _, _ in logs))
+    legend = _styles_of(method_styles, (key.method for key, _, _ in logs))
     return Section(
         "Curiosity", text, [FigureGrid(caption, panels, legend, files)] if panels else []
     )
 
 
-def _runs_section(by_run: Runs, run_data: Sequence[RunData]) -> Section:
+def _failures_section(by_run: Runs, run_data: Sequence[RunData]) -> Section:
     reasons = {run.key: run.failure for run in run_data if run.failure}
     table = tables.runs_table(by_run, reasons)
     failed = sum(evaluations[-1].state == "failed" for evaluations in by_run.values())
@@ -325,11 +335,10 @@ def _origin_section(rows: Sequence[ResultRow], run_data: Sequence[RunData]) -> S
         "device": {row.device for row in rows},
         "commit": {row.commit for row in rows},
     }
+    excluded = {*facts, "from_env_steps"}
     for run in run_data:
         for entry in (run.manifest, *run.manifest.get("history", [])):
             for name, value in entry.items():
-                if isinstance(value, str | int | float) and name not in (
-                    *("device", "commit", "from_env_steps"),
-                ):
+                if isinstance(value, str | int | float) and name not in excluded:
                     facts.setdefault(str(name), set()).add(str(value))
     return Section("Origin", tables=[tables.origin_table(facts)])

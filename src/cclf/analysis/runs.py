@@ -15,7 +15,7 @@ import numpy as np
 from cclf.console import say
 from cclf.errors import ConfigError
 
-FORMULA_SIGNS = ("=", "+", "-", "@")  # spreadsheets evaluate CSV cells that begin with one of these
+FORMULA_PREFIXES = ("=", "+", "-", "@")  # spreadsheets evaluate CSV cells that begin with these
 
 RunState = Literal["done", "failed", "unfinished"]
 StepUnit = Literal["env_steps", "agent_steps"]
@@ -50,7 +50,8 @@ class StepBudget(NamedTuple):
     def __str__(self) -> str:
         return f"{self.steps:,} {self.unit.replace('_', ' ')}"
 
-    def of(self, row: ResultRow) -> int:
+    def steps_of(self, row: ResultRow) -> int:
+        """The steps of an evaluation in the unit of this budget."""
         return row.env_steps if self.unit == "env_steps" else row.agent_steps
 
 
@@ -68,7 +69,7 @@ K = TypeVar("K")
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by key, in their order.
+    """The items of each key. Keys and items stay in the order of `items`.
 
     >>> group_by(["b1", "a1", "b2"], lambda item: item[0])
     {'b': ['b1', 'b2'], 'a': ['a1']}
@@ -85,8 +86,8 @@ _ORDER = operator.attrgetter(*RunKey._fields, "env_steps", "episodes")
 
 
 def runs(rows: Iterable[ResultRow]) -> dict[RunKey, list[ResultRow]]:
-    """Rows by run, in order of steps. Of two evaluations at the same step, the one of
-    more episodes."""
+    """The evaluations of each run, in order of steps. Of two evaluations at the same step, the one
+    with more episodes is kept."""
     by_run: dict[tuple[str, str, str, int], dict[int, ResultRow]] = {}
     for row in sorted(rows, key=_ORDER):
         by_run.setdefault(row[:4], {})[row.env_steps] = row
@@ -99,7 +100,7 @@ def describe(row: ResultRow) -> str:
 
 @functools.cache
 def warn_once(line: str) -> None:
-    """Print a line unless it was printed before: many tables use the same rows."""
+    """Print a line unless it was printed before, since many tables use the same rows."""
     say(f"cclf: {line}")
 
 
@@ -107,7 +108,7 @@ def check_names(rows: Iterable[ResultRow]) -> None:
     """Raise ConfigError for names that are unsafe as labels or file names: results may come from
     other people."""
     for text in {text for row in rows for text in (*row[:3], row.device, row.commit)}:
-        if text.startswith(FORMULA_SIGNS):
+        if text.startswith(FORMULA_PREFIXES):
             raise ConfigError(
                 f"a name in these results starts like a spreadsheet formula: {ascii(text)[:80]}"
             )
@@ -118,7 +119,7 @@ def check_names(rows: Iterable[ResultRow]) -> None:
             raise ConfigError(f"{method!r} cannot be the name of a method")
 
 
-def check_same_action_repeat(rows: Sequence[ResultRow]) -> None:
+def check_comparable(rows: Sequence[ResultRow]) -> None:
     """Raise ConfigError if two runs have the same key, or if runs of one task differ in the number
     of environment steps per agent step: their curves could not be compared."""
     for same in group_by(rows, lambda row: (*row[:5], row.episodes)).values():
@@ -139,7 +140,8 @@ def check_same_action_repeat(rows: Sequence[ResultRow]) -> None:
 
 
 def with_common_episode_count(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """Without longer evaluations that some runs of the task do not have at the same step."""
+    """The rows without evaluations of more episodes than every run of the task and profile has at
+    the same step."""
     common = {}
     steps = group_by(rows, lambda row: (row.task, row.profile, row.env_steps))
     for step, step_rows in steps.items():
@@ -149,17 +151,17 @@ def with_common_episode_count(rows: Sequence[ResultRow]) -> list[ResultRow]:
         common[step] = max(set.intersection(*episodes), default=longest)
         if common[step] < longest:
             warn_once(
-                f"{step[0]} at {step[2]:,} env steps: not every run has its evaluation in "
-                f"{longest} episodes, so all are compared in {common[step]}"
+                f"{step[0]} at {step[2]:,} env steps: not every run has an evaluation of "
+                f"{longest} episodes, so those of {common[step]} episodes are compared"
             )
     return [row for row in rows if row.episodes <= common[row.task, row.profile, row.env_steps]]
 
 
-def check_same_evaluation_steps(runs: Runs) -> None:
+def check_same_evaluation_steps(by_run: Runs) -> None:
     """Raise ConfigError if runs of a task have their first evaluation at different steps: the step
     at which a return is reached could not be compared."""
     first: dict[str, tuple[int, RunKey]] = {}
-    for key, (start, *_) in runs.items():
+    for key, (start, *_) in by_run.items():
         if start.env_steps == 0:
             continue  # it failed before its first evaluation
         expected, other = first.setdefault(key.task, (start.env_steps, key))
@@ -171,8 +173,8 @@ def check_same_evaluation_steps(runs: Runs) -> None:
 
 
 def lowest_returns(rows: Iterable[ResultRow]) -> dict[str, float]:
-    """By task the lowest return of any evaluation, 0 if there is none: the score of a failed
-    run."""
+    """The lowest return of any evaluation on each task, or 0 if there is none. It is the score of a
+    failed run."""
     lowest = {}
     for task, task_rows in group_by(rows, lambda row: row.task).items():
         returns = (row.return_mean for row in task_rows if math.isfinite(row.return_mean))
@@ -181,8 +183,9 @@ def lowest_returns(rows: Iterable[ResultRow]) -> dict[str, float]:
 
 
 def evaluation_at(evaluations: Sequence[ResultRow], budget: StepBudget) -> ResultRow | None:
-    """The evaluation of one run at `budget`, or up to 1 % later: a run may end a little beyond."""
-    at_budget = (r for r in evaluations if budget.steps <= budget.of(r) <= budget.steps * 1.01)
+    """The evaluation of one run at `budget`, or up to 1 % later: a run may end slightly after it."""
+    last_steps = budget.steps * 1.01
+    at_budget = (r for r in evaluations if budget.steps <= budget.steps_of(r) <= last_steps)
     return next(at_budget, None)
 
 
@@ -192,14 +195,15 @@ def steps_to(
     """The number of steps after which the return of a run first reaches `threshold`, or
     infinity."""
     budget = StepBudget(unit, 0)
-    return next((float(budget.of(r)) for r in evaluations if r.return_mean >= threshold), math.inf)
+    reached = (row for row in evaluations if row.return_mean >= threshold)
+    return next((float(budget.steps_of(row)) for row in reached), math.inf)
 
 
 def score_matrix(
     rows: Sequence[ResultRow], methods: Sequence[str], budgets: Mapping[str, StepBudget]
 ) -> dict[str, np.ndarray]:
-    """By method the returns (runs, tasks) at the budget of each task. Unfinished runs that have not
-    reached the budget are excluded."""
+    """The returns (runs, tasks) of each method at the budget of each task. Unfinished runs that have
+    not reached the budget are excluded."""
     episodes: dict[str, set[int]] = {}
 
     def score(evaluations: Sequence[ResultRow]) -> float | None:
@@ -213,10 +217,10 @@ def score_matrix(
     scores = scores_by_method(chosen, methods, list(budgets), score, lowest_returns(rows))
     for task, counts in episodes.items():
         if len(counts) > 1:
-            words = " and ".join(map(str, sorted(counts)))
+            lengths = " and ".join(map(str, sorted(counts)))
             warn_once(
-                f"{task} at {budgets[task]}: evaluations of {words} episodes count alike: "
-                "shorter ones are noisier"
+                f"{task} at {budgets[task]}: evaluations of {lengths} episodes are compared, "
+                "although those of fewer episodes are noisier"
             )
     return scores
 
@@ -224,10 +228,10 @@ def score_matrix(
 def best_scores(
     rows: Sequence[ResultRow], methods: Sequence[str], tasks: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """By method the best evaluation of each run during training (runs, tasks), which some papers
-    report although it is biased upwards.
+    """The return of the best evaluation of each run during training (runs, tasks), by method. Some
+    papers report it although it is biased upwards.
 
-    Longer evaluations at the end are not included, and runs with a single evaluation have no best.
+    Longer evaluations at the end are not included, and runs with a single evaluation have no score.
     """
     by_run = group_by(rows, lambda row: row[:4])
     episodes = {key: min(row.episodes for row in run) for key, run in by_run.items()}
@@ -243,7 +247,7 @@ def best_scores(
 def mean_returns(
     rows: Sequence[ResultRow], methods: Sequence[str], task: str, budget: StepBudget
 ) -> dict[str, np.ndarray]:
-    """By method the mean of all evaluations of each run up to `budget` (runs, 1). Unfinished runs
+    """The mean of all evaluations of each run up to `budget` (runs, 1), by method. Unfinished runs
     that have not reached the budget are excluded."""
     score = functools.partial(mean_return, budget=budget)
     return scores_by_method(rows, methods, [task], score, lowest_returns(rows))
@@ -257,13 +261,14 @@ def mean_return(evaluations: Sequence[ResultRow], budget: StepBudget) -> float |
     return float(np.mean([r.return_mean for r in evaluations if r.env_steps <= last.env_steps]))
 
 
-Score = Callable[[Sequence[ResultRow]], float | None]  # of the evaluations of a run, by steps
+# Maps the evaluations of a run, in order of steps, to its score, or to None if it has none.
+ScoreFunction = Callable[[Sequence[ResultRow]], float | None]
 
 
 def scores_by_run(
-    rows: Iterable[ResultRow], score: Score, failed_scores: Mapping[str, float]
+    rows: Iterable[ResultRow], score: ScoreFunction, failed_scores: Mapping[str, float]
 ) -> dict[RunKey, float]:
-    """The score of each run that has one. A failed run without one has that of its task in
+    """The score of each run that has one. A failed run without a score gets that of its task in
     `failed_scores`, if any."""
     scores = {}
     for key, evaluations in runs(rows).items():
@@ -279,16 +284,16 @@ def scores_by_method(
     rows: Iterable[ResultRow],
     methods: Sequence[str],
     tasks: Sequence[str],
-    score: Score,
+    score: ScoreFunction,
     failed_scores: Mapping[str, float],
 ) -> dict[str, np.ndarray]:
-    """By method the scores (runs, tasks) of the seeds that have a score on every task."""
-    columns: dict[tuple[str, str], dict[int, float]] = {}
+    """The scores (runs, tasks) of each method, for the seeds that have a score on every task."""
+    by_seed: dict[tuple[str, str], dict[int, float]] = {}
     for key, value in scores_by_run(rows, score, failed_scores).items():
-        columns.setdefault((key.method, key.task), {})[key.seed] = value
+        by_seed.setdefault((key.method, key.task), {})[key.seed] = value
     matrices = {}
     for method in methods:
-        by_task = [columns.get((method, task), {}) for task in tasks]
+        by_task = [by_seed.get((method, task), {}) for task in tasks]
         seeds = sorted(set.intersection(*map(set, by_task)))
         values = [[scores[seed] for scores in by_task] for seed in seeds]
         matrices[method] = np.array(values).reshape(len(seeds), len(tasks))

@@ -28,11 +28,11 @@ class Interval(NamedTuple):
     high: np.ndarray
 
     def floats(self) -> tuple[float, float, float]:
-        """Of a single number."""
+        """The estimate and the limits of a single number."""
         return float(self.estimate), float(self.low), float(self.high)
 
     def columns(self, name: str = "estimate") -> dict[str, float]:
-        """Of a single number, as columns of a table."""
+        """The estimate and the limits of a single number, as columns of a table."""
         return dict(zip((name, "low", "high"), self.floats(), strict=True))
 
 
@@ -67,7 +67,7 @@ def median(scores: np.ndarray) -> np.ndarray:
 def iqm(scores: np.ndarray) -> np.ndarray:
     """Interquartile mean: the mean of the middle half of all runs of all tasks.
 
-    >>> float(iqm(np.array([[0.0, 4.0], [1.0, 5.0], [2.0, 6.0], [3.0, 100.0]])))  # of 0..6 and 100 the middle: 2, 3, 4, 5
+    >>> float(iqm(np.array([[0.0, 4.0], [1.0, 5.0], [2.0, 6.0], [3.0, 100.0]])))  # the middle half is 2, 3, 4, 5
     3.5
     """
     ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
@@ -76,9 +76,9 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
-    """How far runs stay below `target` on average; scores above it count as `target`.
+    """Mean distance of runs to `target`; it is 0 for scores above `target`.
 
-    >>> float(optimality_gap(np.array([[0.5, 3.0], [1.0, 0.0]])))  # 0.5, 0, 0 and 1 are missing
+    >>> float(optimality_gap(np.array([[0.5, 3.0], [1.0, 0.0]])))  # (0.5 + 0 + 0 + 1) / 4
     0.375
     """
     return np.asarray(target - np.minimum(scores, target).mean(axis=(-2, -1)))
@@ -103,7 +103,7 @@ def probability_of_improvement(samples: Sequence[np.ndarray]) -> np.ndarray:
     """
     x, y = samples
     shares = []
-    for task in range(x.shape[-1]):  # one at a time: all pairs of runs at once are many
+    for task in range(x.shape[-1]):  # a loop, since pairs of runs on all tasks take much memory
         ours, theirs = x[..., :, None, task], y[..., None, :, task]
         shares.append(((ours > theirs) + 0.5 * (ours == theirs)).mean(axis=(-2, -1)))
     return np.asarray(np.mean(shares, axis=0))
@@ -122,9 +122,9 @@ def resampled_unit(samples: Sequence[np.ndarray]) -> str:
     return "tasks" if samples[0].shape[1] > 1 else ""
 
 
-def _resample_jointly(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
-    """(resamples, runs, tasks) of each method: the runs of each task with replacement, independently
-    of other tasks and methods; or tasks, jointly."""
+def _resample(samples: Sequence[np.ndarray], resamples: int, seed: int) -> list[np.ndarray]:
+    """The resamples (resamples, runs, tasks) of each method. Runs are drawn with replacement,
+    independently for each task and method. Tasks are drawn once for all methods."""
     random = np.random.default_rng(seed)
     if resampled_unit(samples) == "tasks":
         indices = random.integers(0, samples[0].shape[1], (resamples, samples[0].shape[1]))
@@ -160,7 +160,7 @@ def bootstrap_statistic(
     A resample without a value (0 / 0) widens the interval in both directions.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        draws = statistic(_resample_jointly(samples, resamples, seed))
+        draws = statistic(_resample(samples, resamples, seed))
         estimate = statistic(samples)
     return percentiles(estimate, draws, tails)
 
@@ -168,8 +168,8 @@ def bootstrap_statistic(
 def percentiles(
     estimate: np.ndarray, draws: np.ndarray, tails: tuple[float, float] = (TAIL, TAIL)
 ) -> Interval:
-    """The quantiles of draws along their first axis that leave these shares below and above,
-    without interpolation, so that infinity is a possible limit."""
+    """The estimate with the quantiles of `draws` (along their first axis) that cut off the two
+    `tails`. Quantiles are not interpolated, so that a limit can be infinite."""
     below, above = tails
     filled = (np.where(np.isnan(draws), fill, draws) for fill in (-np.inf, np.inf))
     low, high = (
@@ -181,10 +181,10 @@ def percentiles(
 
 @functools.cache
 def expanded_tail(runs: int, tail: float) -> float:
-    """The share of resamples to cut off at one end so that an interval of the mean of so few runs
-    misses it with probability `tail` at that end (the expanded percentile interval of Hesterberg
-    2015): the percentile interval of a mean corresponds to z s / sqrt(n), with s over n instead of
-    n - 1, where Student's t s / sqrt(n - 1) is needed.
+    """The share of resamples to cut off at one end so that the interval of the mean of n `runs`
+    misses the true mean at that end with probability `tail`: the expanded percentile interval of
+    Hesterberg (2015). The limits of the percentile interval are about z s / sqrt(n) from the mean,
+    with n in the denominator of s, but Student's t s / sqrt(n - 1) is needed.
 
     >>> [round(expanded_tail(runs, 0.025), 4) for runs in (5, 20, 1000)]
     [0.001, 0.0159, 0.0248]
@@ -195,21 +195,22 @@ def expanded_tail(runs: int, tail: float) -> float:
     return NormalDist().cdf(-t * float(np.sqrt(runs / (runs - 1))))
 
 
-def t_quantile(share: float, freedom: int) -> float:
-    """A quantile of Student's t, whose arctan(t / sqrt(freedom)) has the density cos^(freedom - 1).
+def t_quantile(probability: float, degrees_of_freedom: int) -> float:
+    """A quantile of Student's t distribution, by numerical integration: the density of the angle
+    arctan(t / sqrt(d)) with d degrees of freedom is proportional to cos(angle)^(d - 1).
 
     >>> round(t_quantile(0.975, 4), 3), round(t_quantile(0.975, 19), 3)
     (2.776, 2.093)
     """
     angles = np.linspace(-np.pi / 2, np.pi / 2, 100_001)
-    below = np.cumsum(np.cos(angles) ** (freedom - 1))
-    angle = np.interp(share, below / below[-1], angles)
-    return float(np.sqrt(freedom) * np.tan(angle))
+    below = np.cumsum(np.cos(angles) ** (degrees_of_freedom - 1))
+    angle = np.interp(probability, below / below[-1], angles)
+    return float(np.sqrt(degrees_of_freedom) * np.tan(angle))
 
 
 def mean_interval(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """Mean over the first axis (runs) with its 95 % interval, for each column of curves. Whole
-    runs are resampled.
+    """Mean of curves (runs, steps) over runs with its 95 % interval, at each step. Whole runs are
+    resampled.
 
     >>> mean_interval(np.array([[1.0], [1.0], [1.0]]))
     Interval(estimate=array([1.]), low=array([1.]), high=array([1.]))
@@ -222,12 +223,12 @@ def mean_interval(values: np.ndarray, resamples: int = RESAMPLES, seed: int = 0)
 def performance_profile(
     scores: np.ndarray, thresholds: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
-    """The share of runs above each threshold, with its band.
+    """The share of runs above each threshold with its 95 % interval.
 
     >>> performance_profile(np.array([[0.2, 0.9], [0.4, 0.9]]), np.array([0.0, 0.3, 0.9])).estimate
     array([1.  , 0.75, 0.  ])
     """
-    (draws,) = _resample_jointly([scores], resamples, seed)
+    (draws,) = _resample([scores], resamples, seed)
     shares = [
         np.stack([(part > threshold).mean(axis=(-2, -1)) for threshold in thresholds], axis=-1)
         for part in (scores, draws)
@@ -236,16 +237,16 @@ def performance_profile(
 
 
 def wilson_interval(hits: int, total: int) -> Interval:
-    """A proportion of runs (failed, solved) with Wilson's 95 % interval, which also holds for
-    0 and 1.
+    """A proportion, such as that of failed runs, with Wilson's 95 % interval, which is also valid
+    for proportions of 0 and 1.
 
-    With z = 1.96:  (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n).  None of 5: up to 3.84 / 8.84 = 0.434.
+    With z = 1.96:  (p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n).  For 0 of 5, the upper limit is 3.84 / 8.84 = 0.434.
 
     >>> [round(float(value), 3) for value in wilson_interval(0, 5)]
     [0.0, 0.0, 0.434]
     """
     z, share = 1.959964, hits / total
     centre = share + z**2 / (2 * total)
-    reach = z * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
-    low, high = ((centre + sign * reach) / (1 + z**2 / total) for sign in (-1, 1))
+    half_width = z * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
+    low, high = ((centre + sign * half_width) / (1 + z**2 / total) for sign in (-1, 1))
     return Interval(np.asarray(share), np.asarray(max(0.0, low)), np.asarray(min(1.0, high)))

@@ -43,7 +43,7 @@ class SuiteResults:
                 at_budget = {
                     row.method: row
                     for row in known
-                    if row.clock == budget and "best" not in row.source
+                    if row.budget == budget and "best" not in row.source
                 }
                 entries.append(ScoresAtStep(task, f"at {budget}", budget, scores, at_budget))
             scores = runs.best_scores(rows, self.methods, [task])
@@ -118,15 +118,17 @@ def report_steps(named: runs.Runs, task: str) -> list[StepBudget]:
     """The step counts at which a task is reported: those of published numbers that were reached,
     and the last steps of runs."""
     unit: StepUnit = "agent_steps" if task.startswith("atari/") else "env_steps"
-    clock, by_run = StepBudget(unit, 0), list(named.values())
+    counter, by_run = StepBudget(unit, 0), list(named.values())
     final_steps = {
-        clock.of(evaluations[-1]) for evaluations in by_run if evaluations[-1].state == "done"
+        counter.steps_of(evaluations[-1])
+        for evaluations in by_run
+        if evaluations[-1].state == "done"
     }
     if not final_steps:  # nothing is finished: the step that all runs have reached
-        final_steps = {min(clock.of(evaluations[-1]) for evaluations in by_run)}
+        final_steps = {min(counter.steps_of(evaluations[-1]) for evaluations in by_run)}
     known = _published(task, {key.method for key in named})
     budgets = {StepBudget(unit, steps) for steps in final_steps if steps}
-    budgets |= {row.clock for row in known if row.clock}
+    budgets |= {row.budget for row in known if row.budget}
     return sorted(
         budget
         for budget in budgets

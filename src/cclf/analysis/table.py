@@ -39,15 +39,15 @@ class Entry(NamedTuple):
 class Table:
     """Entries arranged by row and column. The first `len(labels)` columns identify a row."""
 
-    name: str  # of its files
+    name: str  # base name of its files
     entries: Sequence[Entry]
     labels: tuple[str, ...]
     columns: tuple[str, ...] = ()
     title: str = ""
-    about: str = ""  # the runs that it is about
+    about: str = ""  # the runs in it, e.g. their suite and profile
     caption: str = ""
     bold_caption: str = ""  # what bold means; shown if a cell is bold
-    stacked: bool = False  # columns of prose: on a phone it is shown as a list
+    stacked: bool = False  # whether cells are prose; narrow screens show the table as a list
 
     @property
     def records(self) -> list[Record]:
@@ -88,50 +88,51 @@ def layout(table: Table, drop_empty: bool = False) -> Layout:
     header = tuple(map(Cell, table.header))
     columns = [
         column
-        for number, column in enumerate(zip(header, *rows, strict=True))
+        for index, column in enumerate(zip(header, *rows, strict=True))
         if not drop_empty
-        or number < len(table.labels)
+        or index < len(table.labels)
         or any(cell.text != MISSING for cell in column[1:])
     ]
     if table.header[0] != "task" or len(columns) - 1 <= len(rows):
         header, *rows = zip(*columns, strict=True)
     else:
-        (_, *tasks), *rows = columns
+        (_, *tasks), *rows = columns  # transposed
         header = (Cell("method"), *tasks)
     is_bold = any(entry.cell.style == "best" for entry in table.entries)
     caption = " ".join(filter(None, (table.caption, table.bold_caption * is_bold, shared)))
     return Layout(caption, header, rows)
 
 
-_SEEDS = re.compile(r"\d+ seeds?").fullmatch
+_is_seeds = re.compile(r"\d+ seeds?").fullmatch
 
 
 def _factor_common_notes(
     rows: Sequence[tuple[Cell, ...]],
 ) -> tuple[str, list[tuple[Cell, ...]]]:
-    """The notes that all first cells share and the number of seeds of most cells, as a sentence;
-    and the rows without them."""
-    firsts = {row[0].notes for row in rows if row[0].style != "claim"}
-    common = firsts.pop() if len(rows) > 1 and len(firsts) == 1 else ()
-    counts = Counter(note for row in rows for cell in row for note in cell.notes if _SEEDS(note))
-    (usual, _), *others = counts.most_common() or [("", 0)]
-    without = [
+    """The notes that the first cells of all rows share and the most common number of seeds, as a
+    sentence; and the rows without these notes."""
+    first_notes = {row[0].notes for row in rows if row[0].style != "claim"}
+    common = first_notes.pop() if len(rows) > 1 and len(first_notes) == 1 else ()
+    counts = Counter(note for row in rows for cell in row for note in cell.notes if _is_seeds(note))
+    (usual_count, _), *others = counts.most_common() or [("", 0)]
+    shortened = [
         (
             row[0]._replace(notes=() if common else row[0].notes),
             *(
-                cell._replace(notes=tuple(note for note in cell.notes if note != usual))
+                cell._replace(notes=tuple(note for note in cell.notes if note != usual_count))
                 for cell in row[1:]
             ),
         )
         for row in rows
     ]
-    seeds = f"{usual}{', unless a cell says otherwise' * bool(others)}"
+    seeds = f"{usual_count}{', unless a cell says otherwise' * bool(others)}"
     shared = "; ".join(filter(None, (", ".join(common), seeds)))
-    return f"All: {shared}." if shared else "", without
+    return f"All: {shared}." if shared else "", shortened
 
 
 def format_number(value: float) -> str:
-    """Three significant digits, or whole numbers; "never" for infinity.
+    """A number below 1000 with three significant digits and at most three decimals; others as
+    integers; "never" for infinity.
 
     >>> format_number(0.9412), format_number(-17.31), format_number(4228.6), format_number(np.inf)
     ('0.941', '-17.3', '4,229', 'never')
@@ -141,9 +142,9 @@ def format_number(value: float) -> str:
     if np.isinf(value):
         return "never"
     size = abs(round(value, 3))
-    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
-    text = f"{value:,.{digits}f}"
-    return text.lstrip("-") if not text.strip("-0.") else text
+    decimals = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    text = f"{value:,.{decimals}f}"
+    return text.lstrip("-") if not text.strip("-0.") else text  # 0.000 instead of -0.000
 
 
 def format_interval(low: float, high: float) -> str:

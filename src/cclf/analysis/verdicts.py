@@ -1,7 +1,7 @@
 """Claims of the paper, and a few of this package, as data, and whether results support them.
 
-    held           the whole 95 % interval is on the claimed side; if a size is claimed, it is inside
-                   the interval or exceeded: it is not ruled out, and not shown either
+    held           the whole 95 % interval is on the claimed side; a claimed size is exceeded or
+                   inside the interval, which neither shows it nor rules it out
     did not hold   the whole interval is on the other side, or falls short of the claimed size
     undecided      anything else, and always if there are too few seeds
 
@@ -10,14 +10,15 @@ The rule controls its error: if all methods are equal, at most 2.5 % of claims a
 percentile intervals, expanded for few seeds (`statistics.expanded_tail`).
 
 A claim against several baselines is a claim against the best of them, so the method is compared with
-each. All of these comparisons have to hold: the limit on the claimed side is the worst of theirs at
-2.5 %. One of many may be on the other side by chance: the limit there is the worst of theirs at
-2.5 % divided by the number of baselines (Bonferroni).
+each. A claim holds only if all comparisons do, so the limit on the claimed side is the worst limit
+of any comparison at 2.5 %. A single comparison may be on the other side by chance, so the limit on
+that side is the worst limit at 2.5 % divided by the number of baselines (Bonferroni).
 
-Wins are counted by intervals of each task at 2.5 % divided by the number of tasks: the tasks whose
-interval is above 0 are won at least, those whose interval reaches above 0 at most. All five seeds of
-a method are above those of an equal one in 0.4 % of cases, so with five seeds a single win among 26
-tasks is no evidence; the claims are about three or more.
+Wins are counted with an interval of the difference on each task, at 2.5 % divided by the number of
+tasks. The lower limit is the number of tasks whose whole interval is above 0, the upper limit the
+number of tasks whose interval extends above 0. If two methods are equal, all five seeds of one are
+above those of the other in 0.4 % of cases, so a single win among 26 tasks is no evidence with five
+seeds; the claims are about three wins or more.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,9 +35,9 @@ from cclf.config import Config
 from cclf.errors import ConfigError
 
 MIN_SEEDS, MIN_SEEDS_SEVERAL_TASKS = 5, 3
-RESAMPLES = 20_000  # the expanded tails are thin
-OF_THIS_PACKAGE = "(asked by this package)"  # whether the paper's curiosity carries information
-TABLES = {  # of claims, with their titles; the first five are the paper's
+RESAMPLES = 20_000  # many, since expanded intervals cut off only about 0.1 % at each end
+OF_THIS_PACKAGE = "(asked by this package)"  # these claims compare curiosity with control methods
+TABLES = {  # the tables of claims, with their titles; the claims of the first five are the paper's
     "table1": "DeepMind Control",
     "ablation": "the four pieces",
     "atari": "Atari",
@@ -54,13 +55,13 @@ VerdictState = Literal["held", "did not hold", "undecided"]
 
 
 class Claim(NamedTuple):
-    """`method` does better than every one of `baselines` on `tasks` at `clock`, by `measure`:
+    """`method` does better than every one of `baselines` on `tasks` at `budget`, by `measure`:
 
-    return    mean return over seeds and tasks; by its difference, or by its ratio where a factor is claimed
-    average   the same of the mean over all evaluations of training until then, on one task
-    iqm       interquartile mean of scores over runs and tasks, each on its scale (of Atari random to human)
-    wins      on how many tasks its mean return is above all baselines'; `factor` of them are claimed
-    steps     median steps to a return of `threshold`, as a ratio; a run that never gets there needs infinitely many
+    return    mean return over seeds and tasks, as a difference, or as a ratio if `factor` is claimed
+    average   like return, with the mean of all evaluations of a run up to `budget`, on one task
+    iqm       interquartile mean of normalized scores over runs and tasks (Atari: 0 is random, 1 is human)
+    wins      number of tasks on which its mean return is above that of every baseline; `factor` is the claimed number
+    steps     median steps to a return of `threshold`, as a ratio; infinite for a run that never reaches it
     seconds   mean training time, as a ratio
     above     (no baselines) mean return against the fixed `threshold`;  below   the same, claimed to be less
     """
@@ -72,7 +73,7 @@ class Claim(NamedTuple):
     method: str
     baselines: tuple[str, ...]
     tasks: tuple[str, ...]
-    clock: StepBudget
+    budget: StepBudget
     threshold: float | None
     factor: float | None
     source: str
@@ -88,7 +89,7 @@ class Verdict(NamedTuple):
     estimate: float | None = None
     low: float | None = None
     high: float | None = None
-    seeds: int = 0  # the smallest number of any method in the claim
+    seeds: int = 0  # the number of seeds of the method with the fewest; 0: not evaluated
 
 
 def claims(table: str) -> list[Claim]:
@@ -127,7 +128,7 @@ def decidable_claims(claims: Iterable[Claim], configs: Iterable[Config]) -> list
         claim
         for claim in claims
         if all(
-            steps.get((task, method, claim.clock.unit), 0) >= claim.clock.steps
+            steps.get((task, method, claim.budget.unit), 0) >= claim.budget.steps
             for task in claim.tasks
             for method in claim.methods
         )
@@ -150,7 +151,7 @@ def evaluate_claim(claim: Claim, rows: Sequence[ResultRow]) -> Verdict:
     seeds = min(len(sample) for sample in samples)
     if seeds == 0:
         absent = [m for m, sample in zip(claim.methods, samples, strict=True) if not len(sample)]
-        return Verdict("undecided", f"no results of {', '.join(absent)} at {claim.clock}")
+        return Verdict("undecided", f"no results of {', '.join(absent)} at {claim.budget}")
     if claim.measure == "seconds" and len(devices := sorted({row.device for row in rows})) > 1:
         text = f"timed on different machines: {', '.join(devices)}"
         return Verdict("undecided", text, seeds=seeds)
@@ -164,16 +165,16 @@ def evaluate_claim(claim: Claim, rows: Sequence[ResultRow]) -> Verdict:
 
 
 def _samples(claim: Claim, rows: Sequence[ResultRow]) -> list[np.ndarray]:
-    """One matrix (runs, tasks) per method of the measured quantity."""
+    """The measured quantity as one matrix (runs, tasks) per method."""
     if claim.measure in ("steps", "average"):
         runs.check_same_evaluation_steps(runs.runs(rows))
     if claim.measure == "average":
-        scores = runs.mean_returns(rows, claim.methods, claim.tasks[0], claim.clock)
+        scores = runs.mean_returns(rows, claim.methods, claim.tasks[0], claim.budget)
     elif claim.measure in ("steps", "seconds"):
         score = partial(_steps if claim.measure == "steps" else _seconds, claim)
         scores = runs.scores_by_method(rows, claim.methods, claim.tasks, score, {})
     else:
-        scores = runs.score_matrix(rows, claim.methods, dict.fromkeys(claim.tasks, claim.clock))
+        scores = runs.score_matrix(rows, claim.methods, dict.fromkeys(claim.tasks, claim.budget))
     samples = [scores[method] for method in claim.methods]
     if claim.measure == "iqm":
         return [published.normalized(sample, claim.tasks) for sample in samples]
@@ -181,42 +182,45 @@ def _samples(claim: Claim, rows: Sequence[ResultRow]) -> list[np.ndarray]:
 
 
 def _seconds(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
-    last = runs.evaluation_at(evaluations, claim.clock)
+    """The training time of a run up to the budget of the claim; None if it has not reached it."""
+    last = runs.evaluation_at(evaluations, claim.budget)
     return None if last is None else last.wall_seconds
 
 
 def _steps(claim: Claim, evaluations: Sequence[ResultRow]) -> float | None:
-    """None for an unfinished run that has not reached the steps of the claim."""
+    """The steps after which a run reaches the threshold of the claim, or infinity. None for an
+    unfinished run that has not reached the budget of the claim."""
     assert claim.threshold is not None, f"the claim {claim.name} has no threshold"
-    if evaluations[0].state != "failed" and not runs.evaluation_at(evaluations, claim.clock):
+    if evaluations[0].state != "failed" and not runs.evaluation_at(evaluations, claim.budget):
         return None
-    limit = claim.clock.steps * 1.01
-    until = [row for row in evaluations if claim.clock.of(row) <= limit]
-    return runs.steps_to(until, claim.threshold, claim.clock.unit)
+    limit = claim.budget.steps * 1.01
+    until = [row for row in evaluations if claim.budget.steps_of(row) <= limit]
+    return runs.steps_to(until, claim.threshold, claim.budget.unit)
 
 
 def _interval(claim: Claim, samples: Sequence[np.ndarray]) -> Interval:
-    """The claimed quantity against the best of the baselines, with simultaneous limits (see above)."""
+    """The claimed quantity against the best of the baselines, with the limits that the docstring of
+    this module describes."""
     pairs = [[samples[0], theirs] for theirs in samples[1:]] or [[samples[0]]]
     tail = statistics.TAIL / (len(claim.tasks) if claim.measure == "wins" else 1)
     statistic, less = partial(_statistic, claim), claim.measure in LESS_IS_BETTER
-    each = []
+    intervals = []
     for pair in pairs:
         seeds = min(map(len, pair))
         claimed, other = (statistics.expanded_tail(seeds, t) for t in (tail, tail / len(pairs)))
         tails = (other, claimed) if less else (claimed, other)
-        each.append(statistics.bootstrap_statistic(pair, statistic, RESAMPLES, tails=tails))
-    worst = Interval(*(np.fmax if less else np.fmin).reduce(each))
+        intervals.append(statistics.bootstrap_statistic(pair, statistic, RESAMPLES, tails=tails))
+    worst = Interval(*(np.fmax if less else np.fmin).reduce(intervals))
     if claim.measure == "wins":
         return Interval(*(np.asarray((differences > 0).sum()) for differences in worst))
-    if _quantity_name(claim).startswith("ratio"):  # never / never makes it as wide as possible
+    if _quantity_name(claim).startswith("ratio"):  # ∞ / ∞ gives a low limit of −∞
         return worst._replace(low=np.maximum(worst.low, 0.0))
     return worst
 
 
 def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
-    """The claimed quantity against one baseline, of scores (runs, tasks) or of resamples of them
-    (..., runs, tasks); of wins the difference of each task (..., tasks)."""
+    """The claimed quantity against one baseline, from scores (runs, tasks) or their resamples
+    (..., runs, tasks). For wins, it is the difference on each task (..., tasks)."""
     ours, theirs = samples[0], samples[-1]
     if claim.measure == "wins":
         return np.asarray(ours.mean(axis=-2) - theirs.mean(axis=-2))
@@ -231,7 +235,7 @@ def _statistic(claim: Claim, samples: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _quantity_name(claim: Claim) -> str:
-    """The quantity that the estimate of a verdict is."""
+    """The name of the quantity that a verdict estimates."""
     names = {
         "wins": f"of {len(claim.tasks)} tasks won",
         "steps": "ratio of steps",
@@ -249,7 +253,7 @@ def _null_value(claim: Claim) -> float:
         return claim.threshold
     if claim.measure == "wins":
         assert claim.factor is not None, f"the claim {claim.name} has no count"
-        return claim.factor - 0.5  # a number of tasks: a count of `factor` is on the claimed side
+        return claim.factor - 0.5  # so that a count of `factor` tasks is on the claimed side
     return 0.0 if _quantity_name(claim) == "difference" else 1.0
 
 
@@ -260,21 +264,21 @@ def _side(claim: Claim, interval: Interval, value: float) -> int:
     return -above if claim.measure in LESS_IS_BETTER else above
 
 
-def _size(claim: Claim) -> float | None:
-    """The claimed size of a ratio."""
+def _claimed_size(claim: Claim) -> float | None:
+    """The claimed value of a ratio, if any."""
     return None if claim.measure == "wins" else claim.factor
 
 
 def _verdict_state(claim: Claim, interval: Interval) -> VerdictState:
-    side, size = _side(claim, interval, _null_value(claim)), _size(claim)
+    side, size = _side(claim, interval, _null_value(claim)), _claimed_size(claim)
     if side < 0 or (size is not None and _side(claim, interval, size) < 0):
         return "did not hold"
     return "held" if side > 0 else "undecided"
 
 
 def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, needed: int) -> str:
-    """The estimate with its interval and seeds, why a ratio is degenerate, and on which side of the
-    null value and of a claimed size the interval is."""
+    """The text of a verdict: the estimate with its interval and seeds, why a ratio is degenerate,
+    and on which side of the null value and of a claimed size the interval is."""
     is_count = claim.measure == "wins"
     estimate, low, high = (_format(float(value), is_count) for value in interval)
     name = _quantity_name(claim)
@@ -282,13 +286,13 @@ def _sentence(claim: Claim, samples: Sequence[np.ndarray], interval: Interval, n
     fewest, most = (pick(len(sample) for sample in samples) for pick in (min, max))
     limits = f" [{low}, {high}]" * (fewest > 1)
     seeds = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    follows = (
+    conclusions = (
         [f"too few to decide, at least {needed} of each are needed"]
         if fewest < needed
         else _interpretation(claim, interval)
     )
-    reasons = [f"{value}{limits}, {seeds} seed{'s' * (most != 1)}"]
-    return "; ".join([*reasons, *_degenerate_reason(claim, samples), *follows])
+    result = f"{value}{limits}, {seeds} seed{'s' * (most != 1)}"
+    return "; ".join([result, *_degenerate_reason(claim, samples), *conclusions])
 
 
 def _format(value: float, is_count: bool) -> str:
@@ -300,9 +304,9 @@ def _format(value: float, is_count: bool) -> str:
 
 
 def _interpretation(claim: Claim, interval: Interval) -> list[str]:
-    """On which side of the null value and of the claimed size the interval is; its limits belong to
-    it."""
-    null, size = _null_value(claim), _size(claim)
+    """On which side of the null value and of the claimed size the interval is. The limits belong
+    to the interval."""
+    null, size = _null_value(claim), _claimed_size(claim)
     side = _side(claim, interval, null)
     if claim.measure == "wins":
         words = {1: "at least the claimed {}", -1: "fewer than the claimed {}"}
@@ -326,8 +330,8 @@ def _interpretation(claim: Claim, interval: Interval) -> list[str]:
 
 
 def _degenerate_reason(claim: Claim, samples: Sequence[np.ndarray]) -> list[str]:
-    """Why a ratio is 0, infinite or unknown: median runs that never reach the threshold, or means
-    of 0."""
+    """Why a ratio is 0, infinite or undefined: median runs that never reach the threshold, or means
+    of 0. Empty for other ratios."""
     named = list(zip(claim.methods, samples, strict=True))
     if claim.measure == "steps":
         never = [method for method, steps in named if np.isinf(np.median(steps))]

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     if not options.results:
         raise ConfigError("name at least one results file, or a folder with results files or runs")
     rows = [row for path in options.results for row in load.read(path)]
-    runs.check_same_action_repeat(rows)
+    runs.check_comparable(rows)
     here, selection = " and ".join(map(str, options.results)), ""
     for field in ("method", "task", "profile"):
         chosen = vars(options)[f"{field}s"]

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from cclf.training.trainer import RunResult
 
 _TITLES = {"env": "environment", "method": "method", "algorithm": "algorithm", "run": "run"}
-_HELP_TASK = "dmc/cartpole-swingup"  # whose values `cclf train --help` shows
+_HELP_TASK = "dmc/cartpole-swingup"  # `cclf train --help` without a task shows its defaults
 
 
 def _choices(names: Collection[str]) -> Any:
-    """Show the names as choices. Others are rejected later, with the most similar name."""
+    """Show the names as choices. Other values are rejected later, with the most similar name."""
     return tyro.conf.arg(metavar="{" + ",".join(names) + "}" if names else "NAME")
 
 
 def _group(name: str) -> Any:
-    """A group of options, in a box of its own in the help."""
+    """A group of options, which the help shows in a separate box."""
     return tyro.conf.arg(name=_TITLES[name])
 
 
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> int:
 
     stop = StopSignal(STOP_MESSAGE)
     stop.install()  # first, so that a signal during startup stops the run too
-    # Some tasks are known only once their environment is made, which may change the directory.
+    # Reading the options of some tasks makes their environment, which may change the directory.
     with contextlib.chdir(_working_directory()):
         request = train_config(arguments)
         configs = all_configs(request, arguments)
@@ -144,16 +144,16 @@ def _working_directory() -> Path:
 
 class TrainRequest(NamedTuple):
     config: Config
-    defaults: Config  # what the names alone stand for
+    defaults: Config  # the config before the other options of the command line are applied
     options: TrainOptions
 
 
 def train_config(arguments: list[str], task: str | None = None) -> TrainRequest:
-    """What a `cclf train` command line requests; with `task`, for that task instead of its own."""
+    """Parse a `cclf train` command line. `task` replaces the task that it names."""
     names = _parse_names(arguments)
     defaults = _preset(names, task) if names["from"] is None else _config_of_file(names)
-    kind = train_options(find_algorithm(defaults.base))
-    before = kind(
+    options_type = train_options(find_algorithm(defaults.base))
+    default_options = options_type(
         task=defaults.task,
         method=defaults.method_name,
         base=defaults.base,
@@ -172,7 +172,7 @@ def train_config(arguments: list[str], task: str | None = None) -> TrainRequest:
         algorithm=defaults.algorithm,
         run=defaults.run,
     )
-    options = parse(kind, "cclf train", arguments, before)
+    options = parse(options_type, "cclf train", arguments, default_options)
     config = replace(
         defaults,
         seed=options.seed,
@@ -188,8 +188,8 @@ def train_config(arguments: list[str], task: str | None = None) -> TrainRequest:
 
 
 def _parse_names(arguments: list[str]) -> dict[str, Any]:
-    """The names that decide which options there are and what their defaults are. The options of all
-    algorithms are known, to tell their values from the task."""
+    """Parse the options that determine which other options exist and what their defaults are. The
+    parser knows the options of all algorithms, so that it takes no option's value for the task."""
     types = option_types(TrainOptions)
     for algorithm in algorithms().values():
         types |= option_types(algorithm.settings_type)
@@ -213,7 +213,7 @@ def _preset(names: dict[str, Any], task: str | None) -> Config:
     options."""
     if names["trust_imports"]:
         raise ConfigError(
-            "--trust-imports is for --from: a command line needs none for what it names; remove it"
+            "--trust-imports is for --from: modules that a command line names are trusted; remove it"
         )
     task = task or names["task"] or (_HELP_TASK if names["help"] else None)
     if task is None:
@@ -241,7 +241,7 @@ def _config_of_file(names: dict[str, Any]) -> Config:
     conflicts += [names["task"]] if names["task"] else []
     if conflicts:
         raise ConfigError(
-            f"--from {path} conflicts with {conflicts[0]}: the file names the run; remove one of them"
+            f"--from {path} conflicts with {conflicts[0]}: the file already describes the run; remove one of them"
         )
     return load_config_for_training(path, bool(names["trust_imports"]))
 
@@ -261,7 +261,7 @@ def all_configs(request: TrainRequest, arguments: list[str]) -> list[Config]:
             _check_same_observations(first, by_task[-1])
     seeds = (first.seed, *request.options.with_seeds)
     if len(set(seeds)) < len(seeds) or len({config.task for config in by_task}) < len(by_task):
-        raise ConfigError("a seed or a task conflicts with itself: name each of them once")
+        raise ConfigError("a seed or a task is given twice: give each of them once")
     return [replace(config, seed=seed) for config in by_task for seed in seeds]
 
 
@@ -277,7 +277,7 @@ def _check_same_observations(one: Config, other: Config) -> None:
 
 
 def _print_settings(config: Config, defaults: Config) -> None:
-    """Print the settings that have an effect, by group."""
+    """Print the settings that have an effect, with a mark at those that differ from `defaults`."""
     print(
         f"{config.task}  {config.method_name}  base {config.base}  profile {config.profile}  seed "
         f"{config.seed}\n"
@@ -286,11 +286,11 @@ def _print_settings(config: Config, defaults: Config) -> None:
     )
     for group, title in _TITLES.items():
         print(f"\n{title}")
-        before = vars(vars(defaults)[group])
+        group_defaults = vars(vars(defaults)[group])
         for name, value in vars(vars(config)[group]).items():
             if not config.why_inactive(name):
-                changed = value != before[name]
-                note = f"  (default: {before[name]})" if changed else ""
+                changed = value != group_defaults[name]
+                note = f"  (default: {group_defaults[name]})" if changed else ""
                 shown = "none" if value == "" else value
                 print(f"  {'*' if changed else ' '} {name:<31} {shown}{note}")
     print("\n* differs from the default; settings without effect in this run are not listed")
@@ -307,10 +307,10 @@ def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:
     try:
         with contextlib.closing(train_runs(configs, out, stop)) as running:
             for result in running:
-                # As the command line names it.
+                # Relative to the working directory, if the command line gives --out so.
                 folders.append(out / result.folder.relative_to(absolute_out))
                 ends.append(result.end)
-                _report(result, folders[-1])
+                _print_end(result, folders[-1])
     except OSError as error:
         if DEBUG in os.environ:
             raise
@@ -319,9 +319,9 @@ def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:
             reason = f"the disk is full ({path}): free some space and run the same command"
         else:
             reason = f"cannot use {path}: {error.strerror or error}; repair this and run the same command"
-        say(f"cclf: {reason}; it resumes from the last checkpoint, if there is one")
+        say(f"cclf: {reason}; the run resumes from its last checkpoint, if there is one")
         return EXIT_FAILED
-    if "failed" in ends or len(ends) < len(configs):  # a run that failed before was skipped
+    if "failed" in ends or len(ends) < len(configs):  # runs that failed earlier are skipped
         return EXIT_FAILED
     if "stopped" in ends:
         return EXIT_STOPPED
@@ -332,19 +332,20 @@ def run_training(configs: list[Config], out: Path, stop: "StopSignal") -> int:
 
 
 def next_commands(config: Config, folder: Path) -> list[str]:
-    """The commands that use a finished run, to copy."""
+    """Commands that a user can copy to use a finished run."""
     run = shlex.quote(str(folder))
-    # Whoever trained has named the modules.
+    # The user of this command has named the modules, so they can be trusted.
     trust = " --trust-imports" if config.imported_modules else ""
     commands = [f"cclf evaluate {run}{trust}", f"cclf play {run}{trust}"]
     has_images = config.env.observe == "pixels" and find_algorithm(config.base).supports_inspection
     if config.method.needs_curiosity and has_images:
-        only_task = set(config.imported_modules) <= {"task"}  # inspect makes no environment
-        commands.append(f"cclf inspect {run}{'' if only_task else trust}")
+        # `cclf inspect` makes no environment, so it does not import the module of the task.
+        needs_trust = not set(config.imported_modules) <= {"task"}
+        commands.append(f"cclf inspect {run}{trust if needs_trust else ''}")
     return commands
 
 
-def _report(result: "RunResult", folder: Path) -> None:
+def _print_end(result: "RunResult", folder: Path) -> None:
     from cclf.storage.checkpoint import Checkpoints
 
     if result.end == "done":

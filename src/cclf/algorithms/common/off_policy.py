@@ -1,5 +1,5 @@
-"""The learner of off-policy algorithms, with one environment, a replay and one update per step, and
-the agent of such a run, with evaluation environments in this process or in workers."""
+"""The learner of off-policy algorithms, with one environment and a replay, and the agent of such a
+run, whose evaluation environments are in this process or in workers."""
 
 import os
 from collections.abc import Callable
@@ -35,8 +35,8 @@ from cclf.types import (
 
 
 def make_replay(config: Config[ReplaySettings], spec: EnvSpec, device: torch.device) -> Replay:
-    """An empty replay. It stores discrete actions as one-hot vectors. A short run does not allocate
-    the whole capacity."""
+    """An empty replay, which stores discrete actions as one-hot vectors. Its capacity is at most the
+    number of transitions of the run."""
     settings = config.algorithm
     return Replay(
         min(settings.replay_capacity_transitions, max(1, config.planned_agent_steps)),
@@ -55,14 +55,14 @@ def make_replay(config: Config[ReplaySettings], spec: EnvSpec, device: torch.dev
 
 
 class ReplayAlgorithm(OffPolicyAlgorithm, Protocol):
-    """What an `OffPolicyLearner` trains."""
+    """An algorithm that an `OffPolicyLearner` can train."""
 
     def before_update(self, replay: Replay, generators: Generators) -> None:
         """Called before each update, outside of CUDA graphs."""
 
 
 class OffPolicyLearner:
-    """Collects one transition per step and learns from replay, in the order of the released code:
+    """Collects one transition per step and learns from replay, in the order of the authors' code:
     act, update, step the environment, store the transition. (The paper's Algorithm 1 stores the
     transition before it samples.)
 
@@ -80,23 +80,23 @@ class OffPolicyLearner:
     ):
         self.settings = config.algorithm
         self.env, self.algorithm, self.replay, self.generators = env, algorithm, replay, generators
-        self.device, acting = generators["policy"].device, generators["act"]
+        self.device, act_generator = generators["policy"].device, generators["act"]
         self._env_steps = torch.zeros((), dtype=torch.float64, device=self.device)
         self._run_update = self._draw_and_update
-        self._collect: Callable[[Tensor], Tensor] = partial(
+        self._select_action: Callable[[Tensor], Tensor] = partial(
             algorithm.collection_action,
             env_steps=self._env_steps,
-            augment_generator=acting,
-            policy_generator=acting,
+            augment_generator=act_generator,
+            policy_generator=act_generator,
         )
-        # A custom augmentation may do what a CUDA graph cannot repeat.
+        # A custom augmentation may run code that a CUDA graph cannot capture.
         can_use_graphs = self.settings.supports_cuda_graphs
         can_use_graphs &= config.run.cuda_graphs and not config.method.has_custom_augmentation
         if can_use_graphs and replay.device.type == "cuda":
-            self._collect = GraphedPolicy(self._collect, [acting])
-            streams = [generators[name] for name in ("replay", "augment", "policy")]
+            self._select_action = GraphedPolicy(self._select_action, [act_generator])
+            rngs = [generators[name] for name in ("replay", "augment", "policy")]
             self._run_update = GraphedUpdate(
-                self._draw_and_update, self.settings.updates_per_cycle, algorithm, streams
+                self._draw_and_update, self.settings.updates_per_cycle, algorithm, rngs
             )
         self.metric_names = (*algorithm.metric_names, "priority_entropy_share")
         self.agent_steps = 0
@@ -109,31 +109,31 @@ class OffPolicyLearner:
             self.replay.begin_episode(self.env.reset())
             self.in_episode, self.episode_return = True, 0.0
         pending_action = self.act(env_steps)
-        # Before waiting for the action, so that a GPU updates while the environment steps.
-        updates_now = self.agent_steps % self.settings.update_every_agent_steps == 0
-        metrics = self.update(env_steps) if updates_now else None
+        # The update starts before the wait for the action: a GPU computes it during the env step.
+        is_update_step = self.agent_steps % self.settings.update_every_agent_steps == 0
+        metrics = self.update(env_steps) if is_update_step else None
         action = pending_action.numpy()
         is_discrete = self.env.spec.num_actions is not None
         self.observe(action, self.env.step(int(action.argmax()) if is_discrete else action))
         finished_returns = [] if self.in_episode else [self.episode_return]
-        return StepResult(1, metrics, finished_returns)
+        return StepResult(agent_steps=1, metrics=metrics, finished_returns=finished_returns)
 
     @property
     def warming_up(self) -> bool:
         return self.agent_steps < self.settings.warmup_agent_steps
 
     def act(self, env_steps: int) -> AsyncHostCopy:
-        # A tensor, because a CUDA graph would always repeat the value of a Python number.
+        # `_env_steps` is a tensor because a CUDA graph captures Python numbers as constants.
         self._env_steps.fill_(env_steps)
         generator = self.generators["act"]
         if self.warming_up:
-            actions = self.replay.actions.shape[1]
-            uniform = torch.rand(actions, generator=generator, device=generator.device)
+            action_dim = self.replay.actions.shape[1]
+            uniform = torch.rand(action_dim, generator=generator, device=generator.device)
             if self.env.spec.num_actions is None:
                 return AsyncHostCopy(uniform * 2.0 - 1.0)
-            return AsyncHostCopy(one_hot(uniform.argmax(), actions).float())
+            return AsyncHostCopy(one_hot(uniform.argmax(), action_dim).float())
         observation = to_device(self.replay.observation(), generator.device)
-        return AsyncHostCopy(self._collect(observation)[0])
+        return AsyncHostCopy(self._select_action(observation)[0])
 
     def update(self, env_steps: int) -> Metrics | None:
         if self.warming_up:
@@ -145,7 +145,7 @@ class OffPolicyLearner:
         return metrics
 
     def draw(self) -> tuple[Batch, Any]:
-        """The inputs of an update: a batch, on the device of the replay, and its random numbers."""
+        """Sample the inputs of an update: a batch on the replay's device, and random numbers."""
         generators, batch_size = self.generators, self.settings.batch_size
         batch = self.replay.sample(batch_size, generators["replay"])
         return batch, self.algorithm.draw_noise(
@@ -166,7 +166,7 @@ class OffPolicyLearner:
         self.in_episode = not (step.terminated or step.truncated)
 
     def replay_metrics(self) -> dict[str, float]:
-        """Statistics over the whole replay, for the log only."""
+        """Metrics of the whole replay, which are only logged."""
         return {"priority_entropy_share": self.replay.priority_entropy_share()}
 
     def close(self) -> None:
@@ -199,32 +199,33 @@ class OffPolicyLearner:
 def make_agent(
     config: Config, device: torch.device, make_env: EnvFactory, env: Env, policy: Policy
 ) -> Agent:
-    """`env` is an evaluation environment, which is closed if workers make their own."""
+    """An agent that acts with `policy` in evaluation environments. `env` is one of them; it is closed
+    if workers make the environments instead."""
     workers = num_eval_workers(config, device)
     pool: Pool[Env]
     if workers:
         env.close()
         pool = WorkerPool([partial(make_env, config, 0)] * workers, config.task)
     elif evaluates_between_steps(device):
-        # Two, because an action is available one step after it was requested.
+        # An action arrives one training step after its request; two episodes advance in that time.
         pool = LocalPool([env, make_env(config, 0)])
     else:
         pool = LocalPool([env])
-    acting = policy
+    evaluated_policy = policy
     if device.type == "cuda" and config.run.cuda_graphs:
-        acting = GraphedPolicy(policy.evaluation_action)
+        evaluated_policy = GraphedPolicy(policy.evaluation_action)
     stack = config.env.frame_stack
     return Agent(
         policy,
-        lambda seeds, record: evaluate(pool, acting, seeds, stack, device, record),
+        lambda seeds, record: evaluate(pool, evaluated_policy, seeds, stack, device, record),
         pool.close,
         env.spec,
     )
 
 
 def num_eval_workers(config: Config, device: torch.device) -> int:
-    """The number of processes that step evaluation environments. By default one for each episode, but
-    no more than cores, for a policy on a GPU; none on a CPU, where they would not save time."""
+    """The number of processes that step evaluation environments. By default, a run on a GPU has
+    one per episode but at most one per core, and a run on a CPU none, as they would save no time."""
     if config.run.eval_workers is not None:
         return min(config.run.eval_workers, config.run.eval_episodes)
     if device.type == "cpu":
@@ -233,6 +234,6 @@ def num_eval_workers(config: Config, device: torch.device) -> int:
 
 
 def evaluates_between_steps(device: torch.device) -> bool:
-    """Whether the training process can evaluate without stopping training: a GPU computes updates
-    while the host steps evaluation environments."""
+    """Whether the training process itself evaluates between training steps. With a GPU this does
+    not stop training, since the GPU computes updates while the CPU steps evaluation environments."""
     return device.type == "cuda"

@@ -1,8 +1,7 @@
 """Optimizers: Adam, RMSprop, and the updates of target networks.
 
-PyTorch's own optimizer classes import its compiler, which takes a second or more of every start, so
-these classes call the functions below them. To add an optimizer, subclass `Optimizer`
-(docs/design.md).
+PyTorch's own optimizer classes import its compiler, which delays a start by a second or more, so
+these classes call functions. To add an optimizer, subclass `Optimizer` (docs/design.md).
 """
 
 from abc import ABC, abstractmethod
@@ -20,10 +19,10 @@ from cclf.types import StateDict
 
 
 class Optimizer(ABC):
-    """Parameters, and for each of them a state, which its first step creates."""
+    """Updates parameters. The state of a parameter is created at its first update."""
 
     state_names: ClassVar[tuple[str, ...]]
-    """Names of the tensors in the state of each parameter, all of the parameter's shape."""
+    """Names of the tensors in the state of a parameter, which have the shape of the parameter."""
 
     def __init__(self, parameters: Iterable[Tensor], lr: float):
         self.parameters, self.lr = list(parameters), lr
@@ -36,13 +35,13 @@ class Optimizer(ABC):
         parameters: list[Tensor],
         gradients: list[Tensor],
         states: list[list[Tensor]],  # one list for each of `state_names`
-        steps: list[Tensor],  # for each parameter a scalar: its number of steps before this one
+        steps: list[Tensor],  # for each parameter a scalar: its number of updates so far
     ) -> None:
-        """Update parameters, states and numbers of steps in place."""
+        """Update parameters, states and steps in place."""
 
     @torch.no_grad()
     def step(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Update these of the optimizer's parameters and no others."""
+        """Update `parameters`, which are some or all of the optimizer's."""
         positions = [self._positions[parameter] for parameter in parameters]
         for position in positions:
             if position not in self.state:
@@ -61,24 +60,24 @@ class Optimizer(ABC):
         return {"step": torch.zeros((), device=parameter.device), **zeros}
 
     def state_dict(self) -> StateDict:
-        """The state of each parameter that was updated, by its position. The config holds the
-        rest."""
+        """The state of each parameter that was updated, by its position. Hyperparameters are not
+        included, since the config holds them."""
         return {str(position): state for position, state in sorted(self.state.items())}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Copies the state, so that the caller's tensors are not modified by later steps."""
-        loaded = {int(number): self._initial_state(int(number)) for number in state}
+        """Copy the state, so that later steps do not modify the caller's tensors."""
+        loaded = {int(position): self._initial_state(int(position)) for position in state}
         check_same_structure(
-            {str(position): own for position, own in loaded.items()}, state, "optimizer"
+            {str(position): tensors for position, tensors in loaded.items()}, state, "optimizer"
         )
-        for position, own in loaded.items():
-            for name, value in own.items():
-                value.copy_(state[str(position)][name])
+        for position, tensors in loaded.items():
+            for name, tensor in tensors.items():
+                tensor.copy_(state[str(position)][name])
         self.state = loaded
 
 
 class OptimizerFactory(Protocol):
-    """The optimizer class of SAC and DrQ-v2: `Adam`, or another with these arguments."""
+    """The optimizer class of SAC and DrQ-v2: `Adam`, or another class with these arguments."""
 
     def __call__(
         self,
@@ -93,8 +92,8 @@ class OptimizerFactory(Protocol):
 class Adam(Optimizer):
     """Adam as PyTorch computes it.
 
-    On a CPU PyTorch's fused kernel updates all parameters. With a `compiler` `adam_step` does, which
-    takes a third of that kernel's time on a GPU.
+    By default, PyTorch's fused kernel updates all parameters. If a `compiler` is given,
+    `adam_step` is compiled and used instead: on a GPU it takes a third of that kernel's time.
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
@@ -124,8 +123,8 @@ class Adam(Optimizer):
         if self.weight_decay:
             torch._foreach_mul_(parameters, 1.0 - self.lr * self.weight_decay)
         if self.compiled_step is not None:
-            rates = (self.lr, *self.betas, self.eps)
-            self.compiled_step(parameters, gradients, means, squares, steps, *rates)
+            hyperparameters = (self.lr, *self.betas, self.eps)
+            self.compiled_step(parameters, gradients, means, squares, steps, *hyperparameters)
             return
         fused_adam_step(
             parameters,
@@ -136,7 +135,7 @@ class Adam(Optimizer):
             steps,
             fused=True,
             foreach=False,
-            capturable=parameters[0].is_cuda,  # the steps are counted on the GPU, in a CUDA graph
+            capturable=parameters[0].is_cuda,  # the step counts are on the GPU, too
             amsgrad=False,
             beta1=self.betas[0],
             beta2=self.betas[1],
@@ -181,14 +180,14 @@ class RMSprop(Optimizer):
 
 
 def _match_strides(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient in the parameter's memory layout: those of convolutions may have another, and
-    fused kernels need the same."""
+    """The gradient in the memory layout of its parameter, which fused kernels need. Gradients of
+    convolutions may have another layout."""
     same = gradient.stride() == parameter.stride()
     return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
 def trainable_parameters(network: nn.Module) -> list[Tensor]:
-    """The parameters that an optimizer may update: a custom encoder may have frozen ones."""
+    """The parameters that an optimizer may update. A custom encoder may have frozen parameters."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
@@ -216,7 +215,8 @@ def adam_step(
     beta2: float,
     eps: float,
 ) -> None:
-    """`torch.optim.Adam` in operations that a compiler fuses into few kernels.
+    """`torch.optim.Adam` in operations that a compiler fuses into few kernels. All
+    parameters must have had the same number of steps, t.
 
     m <- m + (1 - beta1) (g - m)        v <- beta2 v + (1 - beta2) g^2
     p <- p - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps)

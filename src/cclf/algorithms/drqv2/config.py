@@ -1,4 +1,4 @@
-"""The settings of DrQ-v2: those of its authors' code (github.com/facebookresearch/drqv2)."""
+"""The settings of DrQ-v2, with the values of github.com/facebookresearch/drqv2 as defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from cclf.validation import (
     requires,
 )
 
-# When an option has an effect; without a rule it always has one.
+# The conditions under which options have an effect. An option without a rule always has one.
 RULES: dict[str, Rule] = {
     "negatives": GRID_ONLY,
     "crop_pixels": always_inactive("DrQ-v2, which does not crop frames"),
@@ -60,15 +60,16 @@ class Drqv2Config(OffPolicySettings):
     contrastive_coefficient: ZeroOrMore = 1.0
     """Weight of the contrastive loss, which is added to the critic loss."""
     shift_pixels: Annotated[int, Range(1, 64)] = 4
-    """Largest shift of a view in each direction; the border is replicated."""
+    """Largest random shift of a view in each direction; border pixels are replicated."""
     first_noise_std: ZeroOrMore = 1.0
     """Initial standard deviation of the noise on actions."""
     last_noise_std: ZeroOrMore = 0.1
     """Final standard deviation of the noise on actions."""
     noise_agent_steps: StepCount = 500_000
-    """Agent steps over which the standard deviation goes linearly from the first to the last."""
+    """Agent steps over which the standard deviation changes linearly from its initial to its final
+    value."""
     update_noise_clip: ZeroOrMore = 0.3
-    """Bound on the noise in updates; it is not applied during data collection."""
+    """Bound on the absolute noise on actions in updates; data collection does not clip its noise."""
 
     def validate(self, config: Config) -> None:
         """Raise ConfigError if the settings conflict with the rest of a run."""
