@@ -153,9 +153,9 @@ def _evaluate_claims(table: str, groups: Sequence[SuiteResults]) -> ClaimResults
 def _verdict_section(claims: Mapping[str, ClaimResults], groups: Sequence[SuiteResults]) -> Section:
     text = (
         "Claims of the paper and of this package. Held: the whole 95 % interval is on the claimed "
-        "side; the text says where a claimed size is. Did not hold: it is on the other side, or "
-        "falls short of that size. Undecided: neither. In a ratio of steps, 0 is a baseline whose "
-        "median run never reached the return, and ∞ a method whose own did not."
+        "side; the text states whether a claimed size is inside it. Did not hold: the interval is on "
+        "the other side, or short of the claimed size. Undecided: all other cases. A ratio of steps is 0 "
+        "if the median run of the baseline never reached the return, and ∞ if that of the method did not."
     )
     suites = {group.suite for group in groups}
     missing = []
