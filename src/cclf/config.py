@@ -63,7 +63,7 @@ class EnvConfig:
 
     observe: ObservationType = "pixels"
     """pixels: frames, rendered if the environment returns none. state: the vector of numbers that the
-    environment returns (`gym/` tasks with SAC)."""
+    environment returns (`gym/` tasks with SAC or MR.Q)."""
     observe_key: str = ""
     """The key of a Dict observation to learn from: an image, or with observe=state numbers (`gym/`
     tasks)."""
@@ -136,11 +136,11 @@ class MethodConfig:
     curiosity: str = "belief"
     """The measure of curiosity. belief: the paper's. shuffled, even: two controls, its permutation over
     the batch and its batch mean. On A2C also absolute: the distance of the paper's query and key; rnd:
-    the error of a prediction of the observation's features under a fixed random network; forward: the
-    same of the next observation's features, predicted from observation and action. MODULE:NAME: a
-    `cclf.curiosity.CuriosityMeasure` of your own, whose module is imported; a package can also add one
-    under a plain name (see docs/extending.md). -shuffled or -even behind any other name than the first
-    three is that control of it, e.g. rnd-shuffled."""
+    the error of predicting the observation's features under a fixed random network; forward: the error
+    of predicting the next observation's features from observation and action. MODULE:NAME: your own
+    `cclf.curiosity.CuriosityMeasure`, whose module is imported; a package can also add one under a
+    plain name (see docs/extending.md). The suffix -shuffled or -even selects this control of any
+    other measure, e.g. rnd-shuffled."""
 
     @property
     def num_loss_views(self) -> int:
@@ -255,7 +255,7 @@ class RunConfig:
     is 0 on a CPU, and on a GPU one for each episode, at most one for each core."""
     keep_replay: bool = True
     """Keep the replay of a finished run on disk, so that a larger --env-steps can resume the run and
-    `cclf inspect` can read it. Its frames are nearly all of a run's bytes (Atari: 0.7 GB)."""
+    `cclf inspect` can read it. Most of the disk space of a run is its frames (Atari: 0.7 GB)."""
     final_eval_episodes: Annotated[int, Range(0, 100_000)] = 0
     """Episodes of one more evaluation at the end of the budget, written to final.csv; 0 for none."""
     log_every_agent_steps: StepCount = 100
@@ -264,12 +264,12 @@ class RunConfig:
     """cpu, cuda, cuda:N, or auto: a GPU if there is one."""
     threads: Annotated[int, Range(0, 1024)] = 0
     """CPU threads of PyTorch. 0 is PyTorch's default on a CPU, and one thread with a GPU, where more
-    slow it down."""
+    threads slow it down."""
     video: bool = True
     """Write an mp4 of one episode of the last evaluation. If its packages are missing (pip extra
     `video`, on MiniGrid also `minigrid`), the run begins with a warning and has no video."""
     tensorboard: bool = True
-    """Log to TensorBoard what is written to the tables. If its package is missing (pip extra
+    """Also log the rows of the tables to TensorBoard. If its package is missing (pip extra
     `tensorboard`), the run begins with a warning."""
     tracker: Literal["none", "trackio", "wandb"] = "none"
     """Log to an experiment tracker too: trackio (on this machine, without an account) or wandb

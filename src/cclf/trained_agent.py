@@ -91,7 +91,7 @@ class TrainedAgent:
         notebook shows what is returned.
 
         >>> cclf.load("pretrained/DoorKey-6x6").play("episode.gif").total_return  # doctest: +SKIP
-        0.97
+        0.935
         """
         path, seed = Path(out), to_python_number(seed)
         validate_value("seed", seed, Seed)

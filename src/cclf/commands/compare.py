@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class CompareOptions:
     """Train two methods with the same seeds, seed by seed, and print the paired difference of the mean
-    return over training with its 95 % interval. Run it again to finish what was stopped.
+    return over training with its 95 % interval. The same command again resumes what was stopped.
 
-    Options after a bare -- go to each `cclf train`: cclf compare minigrid/DoorKey-6x6 --method cclf
+    Options after a bare -- are passed to each `cclf train`: cclf compare minigrid/DoorKey-6x6 --method cclf
     --against shuffled -- --curiosity my_module:MyMeasure
     """
 
@@ -47,16 +47,16 @@ class CompareOptions:
     method: str
     """The method of interest (see: cclf methods)."""
     against: str = "shuffled"
-    """shuffled, even: that control of the method's own curiosity. Or another method."""
+    """shuffled or even: this control of the method's own curiosity; or the name of another method."""
     seeds: Annotated[int, Range(2, 10_000)] = 20
     """Number of pairs."""
     first_seed: Seed = 1
-    """The pairs have this seed and those that follow it."""
+    """Seed of the first pair; the other pairs have the seeds that follow it."""
     profile: Profile = DEFAULT_PROFILE
     out: Path = Path("runs")
     """Folder for run folders."""
     plot: Path | None = None
-    """The figure, .svg, .png or .pdf. Default: OUT/compare-METHOD-AGAINST.svg."""
+    """The figure, an .svg, .png or .pdf file; by default OUT/compare-METHOD-AGAINST.svg."""
     json: Json = False
     dry_run: DryRun = False
 

@@ -33,16 +33,16 @@ class InspectOptions(RunOptions):
     samples: Annotated[int, Range(1, 1_000_000)] = 2_048
     """Number of transitions, rounded up to whole batches."""
     curiosity: tuple[str, ...] = ()
-    """Instead of the page, a table: how these measures of curiosity (belief, absolute, rnd, forward)
-    would rank the transitions of the run. Those that it was not trained with learn from it first.
-    Runs of A2C."""
+    """Print a table instead of writing the page: how these measures of curiosity (belief, absolute, rnd,
+    forward) rank the transitions of the run. Measures that the run was not trained with learn from
+    it first. For runs of A2C."""
     follow: Annotated[
         tuple[Literal["rarity", "error", "td", "step"], ...],
         tyro.conf.arg(metavar="[{rarity,error,td,step} ...]"),
     ] = ("rarity", "error", "td")
-    """With --curiosity: what its rank correlation is printed with. rarity: how seldom the same
-    observation is seen; error: that of predicting the next observation; td: the size of the TD error;
-    step: in the episode."""
+    """With --curiosity: the quantities whose rank correlation with curiosity is printed. rarity: how
+    rarely the same observation is seen; error: the error of predicting the next observation; td: the
+    absolute TD error; step: the step in the episode."""
     device: Device = "auto"
     json: Json = False
 

@@ -19,7 +19,7 @@ class ReportOptions:
     out: Path = Path("report.html")
     """The page, an .html file."""
     methods: tuple[str, ...] = ()
-    """Only these methods; all by default."""
+    """Include only these methods; by default all."""
     pdf: Path | None = None
     """Write the figures as PDF files into this folder."""
     png: Path | None = None

@@ -14,7 +14,7 @@ from cclf.errors import ConfigError
 
 @dataclass(frozen=True)
 class RunsOptions:
-    """List the runs in a folder with their task, method, different settings, seed and last return. The
+    """List the runs in a folder with their task, method, differing settings, seed and last return. The
     run that trained last is at the end."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")

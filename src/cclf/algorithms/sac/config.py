@@ -97,7 +97,7 @@ class SacConfig(OffPolicySettings):
     encoder_tanh: bool = False
     """Tanh after the encoder's LayerNorm: in the paper's text, not in the released code."""
     last_crop_offset: bool = False
-    """Also sample the last crop position: the released code never does."""
+    """Also sample the last crop position, which the released code never does."""
     collection_view: Literal["random-crop", "centre-crop"] = "centre-crop"
     """Input of the policy during data collection: g(o) in the paper's Algorithm 1, the centre crop in
     the released code."""
