@@ -47,9 +47,9 @@ class CompareOptions:
     method: str
     """The method of interest (see: cclf methods)."""
     against: str = "shuffled"
-    """Another method, or shuffled or even for that control of the curiosity of METHOD."""
+    """Another method, or a control of the curiosity of METHOD: shuffled or even."""
     seeds: Annotated[int, Range(2, 10_000)] = 20
-    """Number of seeds. Each has one run of either method, which are a pair."""
+    """Number of pairs: with each seed, one run of either method."""
     first_seed: Seed = 1
     """Seed of the first pair. The others have the integers that follow it."""
     profile: Profile = DEFAULT_PROFILE
