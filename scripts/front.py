@@ -4,6 +4,7 @@
 .venv/bin/python scripts/front.py agents LABEL=EPISODE.mp4 [...]      # videos of `cclf play`
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -100,15 +101,23 @@ def speed_chart() -> "Figure":
 
 def agents_strip(videos: dict[str, Path], path: Path) -> None:
     """Write an animated WebP of the videos, next to each other, each repeated until all have ended."""
-    import imageio.v2 as imageio
-    from PIL import Image, ImageDraw, ImageFont
+    import imageio.v3 as imageio
+    import imageio_ffmpeg
+    from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-    count = SECONDS * FRAMES_PER_SECOND
-    clips = {}
+    count, every = SECONDS * FRAMES_PER_SECOND, 30 // FRAMES_PER_SECOND
+    size = (SIDE_PIXELS, SIDE_PIXELS)
+    clips: dict[str, list[Image.Image]] = {}
     for label, video in videos.items():
-        frames = list(imageio.get_reader(str(video)))
-        step = max(1, round(30 / FRAMES_PER_SECOND)) if len(frames) > count else 1
-        clips[label] = frames[::step]
+        is_long = imageio_ffmpeg.count_frames_and_secs(str(video))[0] > count
+        pictures = imageio.imiter(video)
+        kept = itertools.islice(
+            pictures, 0, count * every if is_long else None, every if is_long else 1
+        )
+        clips[label] = [
+            ImageOps.pad(Image.fromarray(picture), size, color=tuple(picture[0, 0]))
+            for picture in kept
+        ]
     font = ImageFont.load_default(14)
     strip = []
     for index in range(count):
@@ -116,8 +125,7 @@ def agents_strip(videos: dict[str, Path], path: Path) -> None:
         image = Image.new("RGBA", (width, SIDE_PIXELS + LABEL_PIXELS), (0, 0, 0, 0))
         for place, (label, frames) in enumerate(clips.items()):
             left = place * (SIDE_PIXELS + GAP_PIXELS)
-            frame = Image.fromarray(frames[index % len(frames)]).resize((SIDE_PIXELS, SIDE_PIXELS))
-            image.paste(frame, (left, 0))
+            image.paste(frames[index % len(frames)], (left, 0))
             ImageDraw.Draw(image).text(
                 (left + SIDE_PIXELS / 2, SIDE_PIXELS + 3), label, "#808080", font, anchor="ma"
             )

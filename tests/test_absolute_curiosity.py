@@ -57,7 +57,7 @@ def transitions(observations: Tensor, ended: list[bool] | None = None) -> Transi
 @torch.no_grad()
 def curiosity(measure: PredictedMeasure, given: Transitions) -> Tensor:
     measure.eval()
-    query, key, _ = measure.answers(given)
+    query, key, _ = measure.predictions(given)
     found = 1.0 - torch.stack(
         [measure.beliefs(q, k[None], NO_W, None)[0] for q, k in zip(query, key, strict=True)]
     )
@@ -98,7 +98,7 @@ def test_rnd_asks_about_o_t_and_what_followed_and_forward_about_the_transition()
     for measure in (built("rnd"), built("forward")):
         keys = measure.normalized_features(given)
         measure.eval()
-        query, key, _ = measure.answers(given)
+        query, key, _ = measure.predictions(given)
         assert torch.equal(key[1], keys[1:])
         if isinstance(measure, RandomDistillation):
             assert torch.equal(key[0], keys[:3])

@@ -36,7 +36,7 @@ def runs(trained: Callable[[Config], Path]) -> dict[str, Path]:
 
 
 def restored(config: Config, folder: Path) -> tuple[Any, torch.Tensor]:
-    learner, clock = test_gallery.restored(config, folder)
+    learner, clock = test_gallery.restore_learner(config, folder)
     return learner, torch.tensor(float(clock), dtype=torch.float64)
 
 

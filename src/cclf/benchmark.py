@@ -1,5 +1,5 @@
-"""Speed of updates and of whole training, and step parity: how much the steps of a fast update differ from
-those of the plain float32 update."""
+"""Speed of updates and of whole training, and step parity: how much the parameter changes of an
+update with the configured precision and compilation differ from those of an uncompiled float32 one."""
 
 import itertools
 import multiprocessing
@@ -26,11 +26,12 @@ from cclf.types import OffPolicyAlgorithm
 
 DEFAULT_METHODS = ("cclf", "drq", "curl")
 WARMUP_UPDATES = 20
-BATCHES_ON_GPU, BATCHES_ON_CPU = 8, 1  # a plain update takes seconds on a CPU
-COMPARED = {"critic_loss", "target_mean", "curiosity_mean", "contrastive_loss"}
-# Fills RE3's window of 10,000 observations twice, because its first updates take less time.
+# For step parity. An update in float32 takes seconds on a CPU.
+PARITY_BATCHES_ON_GPU, PARITY_BATCHES_ON_CPU = 8, 1
+COMPARED_METRICS = {"critic_loss", "target_mean", "curiosity_mean", "contrastive_loss"}
+# Twice RE3's window of 10,000 observations. Updates are faster until the window is full.
 WARMUP_FRAMES = 20_000
-# Settings of an off-policy benchmark, with which updates soon begin.
+# Settings of `bench_loop`, with which updates begin early.
 SHORT_WARMUP = {"warmup_agent_steps": 300, "replay_capacity_transitions": 20_000}
 
 # Task, precision, device, torch, commit and command, and the figures of each method by its name.
@@ -39,7 +40,7 @@ BenchReport = dict[str, object]
 
 def bench_updates(configs: Sequence[Config], device_name: str, pairs: int) -> BenchReport:
     """The time of an update with replay sampling, augmentation, priorities, optimizers and target
-    networks, and its parity with the plain float32 update."""
+    networks, and its step parity."""
     device = devices.choose_device(device_name)
     report = bench_header(configs[0], device)
     frames = None
@@ -84,14 +85,14 @@ def bench_header(config: Config, device: torch.device) -> BenchReport:
 def bench_configs(
     task: str, base_name: str | None, methods: Sequence[str], precision: Precision
 ) -> list[Config]:
-    """The runs to measure: of these methods, or of the default ones. Raises ConfigError unless the
-    algorithm is off-policy with continuous actions."""
+    """One config for each of `methods`, or of the default methods if there are none. Raises
+    ConfigError unless the algorithm is off-policy with continuous actions."""
     base = presets.select_algorithm(task, base_name)
     if not isinstance(base, OffPolicyBase):
-        own = f", or cclf bench {base.name}" if base.benchmark() else ""
+        alternative = f", or cclf bench {base.name}" if base.benchmark() else ""
         raise ConfigError(
             f"{task} is learned with {base.name}, whose updates are not timed here: use a task with "
-            f"continuous actions, e.g. toy/reach{own}"
+            f"continuous actions, e.g. toy/reach{alternative}"
         )
     defaults = [name for name in DEFAULT_METHODS if name in base.methods]
     configs = []
@@ -110,8 +111,8 @@ def make_off_policy_learner(config: Config, device: torch.device) -> OffPolicyLe
 
 
 def _random_frames(learner: OffPolicyLearner, count: int = 500) -> np.ndarray:
-    """Frames of the task under random actions, (count, C, H, W). On noise, selection among views
-    would differ from that on any real frame."""
+    """Frames of the task under random actions, (count, C, H, W). Frames of noise would give
+    beliefs, and so selected views, that no task has."""
     random = np.random.default_rng(0)
     frames = [learner.env.reset()]
     while len(frames) < count:
@@ -126,8 +127,8 @@ def _fill_replay(learner: OffPolicyLearner, frames: np.ndarray) -> None:
     replay = learner.replay
     source = torch.from_numpy(frames).to(replay.device)
     for start in range(0, replay.slots, 1000):
-        part = replay.frames[start : start + 1000]
-        part.copy_(source[torch.randint(len(source), (len(part),), device=replay.device)])
+        block = replay.frames[start : start + 1000]
+        block.copy_(source[torch.randint(len(source), (len(block),), device=replay.device)])
     replay.actions.uniform_(-1.0, 1.0)
     replay.rewards.uniform_(0.0, 1.0)
     replay.continuations.fill_(1.0)
@@ -137,43 +138,43 @@ def _fill_replay(learner: OffPolicyLearner, frames: np.ndarray) -> None:
 
 
 def time_update_pairs(learner: OffPolicyLearner, pairs: int, device: torch.device) -> list[float]:
-    """Milliseconds per update, the mean of each pair of updates, because two kinds of updates
-    alternate. The device is idle afterwards."""
+    """Milliseconds per update, as the mean of each pair of updates, because some algorithms update the
+    actor only in every second one. The device is idle afterwards."""
     times = []
     if device.type != "cuda":
         for _ in range(pairs):
             started = time.perf_counter()
             learner.update(0)
             learner.update(0)
-            times.append((time.perf_counter() - started) * 500.0)
+            times.append((time.perf_counter() - started) * 1000.0 / 2.0)
         return times
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(pairs + 1)]  # type: ignore[no-untyped-call]
-    marks[0].record()
-    for mark in marks[1:]:
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(pairs + 1)]  # type: ignore[no-untyped-call]
+    events[0].record()
+    for event in events[1:]:
         learner.update(0)
         learner.update(0)
-        mark.record()
+        event.record()
     torch.cuda.synchronize()
-    return [first.elapsed_time(second) / 2.0 for first, second in itertools.pairwise(marks)]
+    return [first.elapsed_time(second) / 2.0 for first, second in itertools.pairwise(events)]
 
 
 def step_parity(config: Config, learner: OffPolicyLearner) -> dict[str, float]:
-    """Cosines between the steps of the two updates, and the largest relative differences of their
-    metrics.
+    """Cosines between the parameter changes of an update with `config` and of one with
+    `float32_config(config)`, and the largest relative differences of their metrics.
 
-    Both start from the same weights and use the same batches. Several batches are needed: where two
-    views have almost equal curiosity, rounding decides which of them is selected.
+    Both updates start from the same weights and use the same batches. Several batches are needed:
+    where two views have almost equal curiosity, rounding decides which of them is selected.
     """
     device = learner.device
     candidates = []
     for candidate in (config, float32_config(config)):
         devices.set_precision(candidate, device)
-        make = algorithm_of(candidate).make_algorithm
-        candidates.append((candidate, make(candidate, learner.env.spec, device)))
-    env_steps = torch.zeros((), dtype=torch.float64, device=device)  # of Eq. (9)
+        make_algorithm = algorithm_of(candidate).make_algorithm
+        candidates.append((candidate, make_algorithm(candidate, learner.env.spec, device)))
+    env_steps = torch.zeros((), dtype=torch.float64, device=device)  # for the bonus, Eq. (9)
     cosines: list[float] = []
     differences: dict[str, float] = {}
-    for _ in range(BATCHES_ON_GPU if device.type == "cuda" else BATCHES_ON_CPU):
+    for _ in range(PARITY_BATCHES_ON_GPU if device.type == "cuda" else PARITY_BATCHES_ON_CPU):
         sample, noise = learner.draw()
         batch, results = sample.to(device), []
         for candidate, algorithm in candidates:
@@ -184,7 +185,7 @@ def step_parity(config: Config, learner: OffPolicyLearner) -> dict[str, float]:
             results.append((_parameters(algorithm) - before, metrics))
         (fast_step, fast), (plain_step, plain) = results
         cosines.append(float(torch.cosine_similarity(fast_step, plain_step, dim=0)))
-        for name in plain.keys() & COMPARED:
+        for name in plain.keys() & COMPARED_METRICS:
             difference = float((fast[name] - plain[name]).abs() / plain[name].abs())
             differences[name] = max(difference, differences.get(name, 0.0))
     devices.set_precision(config, device)
@@ -199,7 +200,7 @@ def _parameters(algorithm: OffPolicyAlgorithm) -> Tensor:
 
 
 def float32_config(config: Config) -> Config:
-    """The same run in float32 and not compiled."""
+    """The same config in float32 and without compilation."""
     config = config.with_settings(precision="fp32")
     return replace(config, run=replace(config.run, compile=False))
 
@@ -210,7 +211,7 @@ def float32_config(config: Config) -> Config:
 def bench_minigrid(
     task: str, methods: Sequence[str], processes: int, seconds: float
 ) -> BenchReport:
-    """Frames per second of this machine with `processes` independent runs, one thread each."""
+    """Frames per second of this machine: the sum of `processes` runs with one thread each."""
     for method in methods:
         presets.resolve(task, method)  # raises ConfigError for an unknown name
     cpu = torch.device("cpu")
@@ -238,19 +239,19 @@ def _set_barrier(barrier: Barrier) -> None:
 def _frames_per_second(task: str, method: str, seed: int, seconds: float) -> float:
     torch.set_num_threads(1)
     learner = make_learner(presets.resolve(task, method, seed=seed), torch.device("cpu"))
-    frames = 0
-    while frames < WARMUP_FRAMES:
-        frames += learner.step(frames).agent_steps
+    warmup_frames = 0
+    while warmup_frames < WARMUP_FRAMES:
+        warmup_frames += learner.step(warmup_frames).agent_steps
     _barrier.wait()  # all processes are timed over the same period
-    started, counted = time.perf_counter(), 0
+    started, timed_frames = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
-        counted += learner.step(frames + counted).agent_steps
-    return counted / (time.perf_counter() - started)
+        timed_frames += learner.step(warmup_frames + timed_frames).agent_steps
+    return timed_frames / (time.perf_counter() - started)
 
 
 def bench_loop(config: Config, device_name: str, seconds: float) -> BenchReport:
     """Agent steps per second of training without evaluation (act, update, step and render the
-    environment), and the parity of its update."""
+    environment), and the step parity of its updates."""
     device = devices.choose_device(device_name)
     report = bench_header(config, device)
     config = replace(config, algorithm=replace(config.algorithm, **SHORT_WARMUP))

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 class BestCheckpoint:
-    """Keeps the agent with the highest mean return of an evaluation as an exported agent in RUN/best,
-    which `cclf.load` and `cclf play` accept. A resumed run replaces it by a better one only.
+    """Exports the agent to RUN/best after each evaluation with a new highest mean return. `cclf.load`
+    and `cclf play` accept that folder. A resumed run replaces the agent only by a better one.
 
     >>> run = cclf.train("toy/reach-1d", on_evaluation=cclf.BestCheckpoint())  # doctest: +SKIP
     >>> agent = cclf.load(run.folder / "best")  # doctest: +SKIP
@@ -31,13 +31,13 @@ class BestCheckpoint:
             means = {each.env_steps: each.returns.mean() for each in read_evaluations(info.folder)}
             if info.return_mean <= means.get(best_env_steps, float("-inf")):
                 return
-        # The run itself names the modules that it imports.
+        # Trusted: this process has already imported the modules that the config of the run names.
         share.write(info.folder, best, trust_imports=True)
 
 
 class EarlyStopping:
-    """Stops a run after `patience` evaluations in a row without a mean return that is more than
-    `min_improvement` above the best one before. Evaluations before a resume count.
+    """Stops a run after `patience` consecutive evaluations of which none improves the best mean return
+    by more than `min_improvement`. Evaluations before a resume also count.
 
     >>> cclf.train("toy/reach-1d", on_evaluation=cclf.EarlyStopping(patience=3))  # doctest: +SKIP
     """

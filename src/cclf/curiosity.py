@@ -1,9 +1,9 @@
-"""Curiosity measures: the paper's, three whose belief is absolute, two controls that remove the
-information from any of them, and those of other packages.
+"""Curiosity measures: the paper's, three whose belief does not depend on the rest of the batch, two
+controls that remove the information from any of them, and those of other packages.
 
-Curiosity is used four times: to select a view (5), to weight losses (7), (8), to sample from replay
-(6) and as a bonus (9). Letters as in `cclf.equations`: B batch, K views, D features; c is curiosity,
-1 - belief.
+Curiosity has four uses: to select a view, Eq. (5), to weight losses, Eq. (7) and (8), to sample from
+replay, Eq. (6), and as a bonus, Eq. (9). Letters as in `cclf.equations`: B batch, K views, D
+features; c is curiosity, 1 - belief.
 """
 
 import copy
@@ -23,22 +23,23 @@ from cclf.plugins import import_object, load_entry_point
 class CuriosityMeasure:
     """The paper's curiosity. A subclass overrides what it computes differently.
 
-    A measure has no state, unless it is an `AbsoluteMeasure`. `torch.func.vmap` and `torch.compile`
-    must be able to trace one without.
+    Only an `AbsoluteMeasure` has state. `torch.func.vmap` and `torch.compile` must be able to trace
+    every other measure.
     """
 
     needs_permutation: bool = False
-    """`transform` is given a random permutation of the batch."""
+    """Whether `transform` is called with a random permutation of the batch."""
 
     def beliefs(
         self, query: Tensor, keys: Tensor, bilinear: Tensor, first_duplicate: Tensor | None
     ) -> Tensor:
         """Eq. (3), (K-1, B), from queries (B, D), keys (K-1, B, D) and W (D, D). With
-        `first_duplicate` (B,) each distinct observation is to count once."""
+        `first_duplicate` (B,), the index of the first sample with the same observation, each distinct
+        observation must count once."""
         return equations.belief(query, keys, bilinear, first_duplicate)
 
     def transform(self, beliefs: Tensor, permutation: Tensor | None) -> Tensor:  # noqa: ARG002
-        """The beliefs (K-1, B) that all four pieces use. `permutation`: (B,)."""
+        """The beliefs (K-1, B) for all four uses. `permutation`: (B,)."""
         return beliefs
 
     def view_weight(self, curiosity: Tensor) -> Tensor:
@@ -117,11 +118,12 @@ class RunningMean(nn.Module):
 
 
 class AbsoluteMeasure(CuriosityMeasure, nn.Module):
-    """`absolute`: the paper's query and key, with the belief exp(-d^2 / s). Similar observations in the
-    batch do not change it. s is the running mean of d^2, so that curiosity keeps its spread as distances shrink.
+    """`absolute`: the paper's query and key, with the belief exp(-d^2 / s), which does not depend on
+    other observations of the batch. s is the running mean of d^2, so that curiosity keeps its spread
+    as distances shrink.
 
-    Like that of a batch normalization, the state of the measure changes in training mode only. The
-    base algorithm calls `observe` once for each batch and saves the measure with its networks.
+    The measure changes its state in training mode only, like batch normalization. The base algorithm
+    calls `observe` once for each batch and saves the measure with its networks.
     """
 
     def __init__(self) -> None:
@@ -146,22 +148,22 @@ class AbsoluteMeasure(CuriosityMeasure, nn.Module):
 
 
 class Transitions(NamedTuple):
-    """Transitions that refer to observations by row: o_t and o_(t+1) of a rollout share rows, and on
-    MiniGrid so do equal observations."""
+    """Transitions whose observations are rows of one array. An observation has one row although it is
+    o_t of one transition and o_(t+1) of another; on MiniGrid, equal observations also share a row."""
 
     observations: Tensor  # (R, ...)  input of an encoder
-    frequency: Tensor  # (R,)  how often each occurs; the sum is 1
+    frequency: Tensor  # (R,)  of each observation in the batch; the sum is 1
     current: Tensor  # (B,)  the rows of o_t
     following: Tensor  # (B,)  the rows of o_(t+1)
     action: Tensor  # (B, A)
     ended: Tensor  # (B,)  bool: o_(t+1) is not of the same episode
 
 
-class Answers(NamedTuple):
-    """What a `PredictedMeasure` predicts of transitions, and what it is compared with."""
+class Predictions(NamedTuple):
+    """The predictions of a `PredictedMeasure`, and their targets."""
 
-    query: Tensor  # (2, B, D)  about o_t and about o_(t+1), without gradient
-    key: Tensor  # (2, B, D)
+    query: Tensor  # (2, B, D)  the predictions for o_t and o_(t+1), without gradient
+    key: Tensor  # (2, B, D)  their targets
     loss: Tensor  # ()  mean d^2, with gradient
 
 
@@ -169,8 +171,8 @@ class PredictedMeasure(AbsoluteMeasure, ABC):
     """A measure that learns to predict fixed keys: features of a random encoder that is not trained,
     normalized by their running mean and standard deviation.
 
-    A base algorithm calls `build` once, and for each batch `answers`; it steps `predictor` on their
-    loss and gives query and key to the belief.
+    A base algorithm calls `build` once, and `predictions` for each batch. It trains `predictor` on
+    their loss, and passes their query and key to `beliefs`.
     """
 
     learning_rate = 1e-3  # of Adam, one step for each batch
@@ -178,30 +180,33 @@ class PredictedMeasure(AbsoluteMeasure, ABC):
     encoder: nn.Module
     predictor: nn.Module
 
-    def build(self, make_encoder: Callable[[], nn.Module], features: int, actions: int) -> None:
+    def build(self, make_encoder: Callable[[], nn.Module], features: int, action_dim: int) -> None:
         """Make the networks: an encoder maps observations (R, ...) to (R, features)."""
         self.encoder = make_encoder().requires_grad_(False)
-        self.predictor = self.make_predictor(make_encoder, features, actions)
+        self.predictor = self.make_predictor(make_encoder, features, action_dim)
         self.mean, self.mean_square = RunningMean(features), RunningMean(features)
 
     @abstractmethod
     def make_predictor(
-        self, make_encoder: Callable[[], nn.Module], features: int, actions: int
+        self, make_encoder: Callable[[], nn.Module], features: int, action_dim: int
     ) -> nn.Module: ...
 
     @abstractmethod
-    def predict(self, transitions: Transitions, keys: Tensor) -> Answers:
-        """From the keys (R, D) of all observations."""
+    def predict(self, transitions: Transitions, keys: Tensor) -> Predictions:
+        """`keys` (R, D) are the normalized features of all observations."""
 
-    def answers(self, transitions: Transitions) -> Answers:
-        """Where an episode ended, nothing is predicted of o_(t+1): its curiosity is 0."""
-        answers = self.predict(transitions, self.normalized_features(transitions))
-        skipped = torch.stack([torch.zeros_like(transitions.ended), transitions.ended])
-        return answers._replace(query=torch.where(skipped[..., None], answers.key, answers.query))
+    def predictions(self, transitions: Transitions) -> Predictions:
+        """The predictions of `predict`. Where an episode ended, the query for o_(t+1) is its key, so
+        that its curiosity is 0."""
+        predicted = self.predict(transitions, self.normalized_features(transitions))
+        ended = torch.stack([torch.zeros_like(transitions.ended), transitions.ended])
+        query = torch.where(ended[..., None], predicted.key, predicted.query)
+        return predicted._replace(query=query)
 
     @torch.no_grad()
     def normalized_features(self, transitions: Transitions) -> Tensor:
-        """(R, D) of the observations, which enter mean and standard deviation first."""
+        """Features (R, D) of the observations, after these have updated the mean and the standard
+        deviation."""
         features: Tensor = self.encoder(transitions.observations)
         if self.training:
             self.mean.update(transitions.frequency @ features)
@@ -212,45 +217,45 @@ class PredictedMeasure(AbsoluteMeasure, ABC):
 
 
 class RandomDistillation(PredictedMeasure):
-    """`rnd`: the paper's own question with an absolute answer, do two views show the same observation?
-    The query is a predictor of one view, the key a fixed random encoder of another. With equal views,
-    as on MiniGrid, this is random network distillation (Burda et al., ICLR 2019)."""
+    """`rnd`: the belief that two views show the same observation, as in the paper, from a prediction
+    error. The query is the output of the predictor for one view, the key that of a fixed random
+    encoder for another. With equal views, as on MiniGrid, this is random network distillation (Burda
+    et al., ICLR 2019)."""
 
     def make_predictor(
         self,
         make_encoder: Callable[[], nn.Module],
         features: int,
-        actions: int,  # noqa: ARG002
+        action_dim: int,  # noqa: ARG002
     ) -> nn.Module:
         return nn.Sequential(make_encoder(), *_two_layers(features, self.hidden_dim, features))
 
-    def predict(self, transitions: Transitions, keys: Tensor) -> Answers:
+    def predict(self, transitions: Transitions, keys: Tensor) -> Predictions:
         queries = self.predictor(transitions.observations)
         loss = transitions.frequency @ equations.squared_distance(queries, keys)
-        both = transitions.current, transitions.following
-        query, key = (torch.stack([x[rows] for rows in both]) for x in (queries.detach(), keys))
-        return Answers(query, key, loss)
+        rows = torch.stack([transitions.current, transitions.following])
+        return Predictions(queries.detach()[rows], keys[rows], loss)
 
 
 class ForwardPrediction(PredictedMeasure):
-    """`forward`: is o_(t+1) what follows o_t and a_t? The query is predicted from the key of o_t and
-    the action, the key is that of o_(t+1) (Pathak et al., 2017; random features: Burda et al., ICLR
-    2019, large-scale study). The curiosity of o_t is that of its transition."""
+    """`forward`: the belief that o_(t+1) follows o_t and a_t. The query is predicted from the key of
+    o_t and the action; the key is that of o_(t+1) (Pathak et al., 2017; random features: Burda et al.,
+    ICLR 2019, large-scale study). Both observations have the curiosity of their transition."""
 
     def make_predictor(
         self,
         make_encoder: Callable[[], nn.Module],  # noqa: ARG002
         features: int,
-        actions: int,
+        action_dim: int,
     ) -> nn.Module:
-        return nn.Sequential(*_two_layers(features + actions, self.hidden_dim, features))
+        return nn.Sequential(*_two_layers(features + action_dim, self.hidden_dim, features))
 
-    def predict(self, transitions: Transitions, keys: Tensor) -> Answers:
-        known = torch.cat([keys[transitions.current], transitions.action], dim=1)
-        query, key = self.predictor(known), keys[transitions.following]
+    def predict(self, transitions: Transitions, keys: Tensor) -> Predictions:
+        inputs = torch.cat([keys[transitions.current], transitions.action], dim=1)
+        query, key = self.predictor(inputs), keys[transitions.following]
         distance = equations.squared_distance(query, key).masked_fill(transitions.ended, 0.0)
-        answered = torch.where(transitions.ended[:, None], key, query.detach())
-        return Answers(answered.repeat(2, 1, 1), key.expand(2, -1, -1), distance.mean())
+        query = torch.where(transitions.ended[:, None], key, query.detach())
+        return Predictions(query.repeat(2, 1, 1), key.expand(2, -1, -1), distance.mean())
 
 
 def _two_layers(inputs: int, hidden: int, outputs: int) -> tuple[nn.Module, ...]:
@@ -270,14 +275,14 @@ CURIOSITY_MEASURES: dict[str, type[CuriosityMeasure]] = {
 
 def find_measure(name: str) -> CuriosityMeasure:
     """The measure that `MethodConfig.curiosity` names: a built-in one, the entry point of another
-    package, or MODULE:NAME of a `CuriosityMeasure` or of a subclass; with -shuffled or -even behind
-    its name, that control of it."""
-    own, control = split_control(name)
-    measure = _find_measure(own)
-    if control:  # a copy, whose class inherits from the control first
-        kinds = (CURIOSITY_MEASURES[control], type(measure))
+    package, or MODULE:NAME of a `CuriosityMeasure` or of a subclass. A name that ends in -shuffled or
+    -even is that control of the measure."""
+    measure_name, control = split_control(name)
+    measure = _find_measure(measure_name)
+    if control:  # a copy, with a class that inherits from the control first
+        bases = (CURIOSITY_MEASURES[control], type(measure))
         measure = copy.copy(measure)
-        measure.__class__ = type(f"{control.title()}{kinds[1].__name__}", kinds, {})
+        measure.__class__ = type(f"{control.title()}{bases[1].__name__}", bases, {})
     return measure
 
 

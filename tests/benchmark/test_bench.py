@@ -47,7 +47,7 @@ def test_parity_reports_the_worst_difference(monkeypatch: pytest.MonkeyPatch) ->
     benchmark._fill_replay(learner, benchmark._random_frames(learner, 20))
     other = replace(config, algorithm=replace(config.algorithm, discount=0.5))
     monkeypatch.setattr(benchmark, "float32_config", lambda _: other)
-    monkeypatch.setattr(benchmark, "BATCHES_ON_CPU", 2)
+    monkeypatch.setattr(benchmark, "PARITY_BATCHES_ON_CPU", 2)
     found = benchmark.step_parity(config, learner)
     assert found["least_step_cosine"] < found["step_cosine"] < 1.0 - 1e-6
     assert found["critic_loss_relative_difference"] > 0.0

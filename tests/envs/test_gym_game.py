@@ -301,8 +301,9 @@ def test_an_environment_that_cannot_be_made_is_refused():
 
 def test_rendering_needs_no_display(monkeypatch):
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
     make("Vector")
-    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
+    assert (os.environ["SDL_VIDEODRIVER"], os.environ["MUJOCO_GL"]) == ("dummy", "egl")
 
 
 def test_cartpole_from_the_command_line(tmp_path):

@@ -1,4 +1,4 @@
-"""Gymnasium environments by their state: what they give, how they are saved, and whole runs."""
+"""Gymnasium environments with `observe="state"`: observations and actions, saved states, and runs."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ from cclf.errors import ConfigError  # noqa: E402
 from cclf.share import train_command  # noqa: E402
 from cclf.storage.run_folder import read_checkpoint  # noqa: E402
 from cclf.training.trainer import replay_size  # noqa: E402
-from healthy_machine import frames  # noqa: E402
+from healthy_machine import frames as rendering_facts  # noqa: E402
 from test_cli import assert_refused, cclf  # noqa: E402
 from tiny_runs import CPU, differing, run, tables, tiny_config, tiny_options  # noqa: E402
 
@@ -43,12 +43,12 @@ ACTIONS = {
     "Choice": spaces.Discrete(3),
     "Boundless": spaces.Box(-np.inf, np.inf, (1,)),
 }
-BEGUN = 0
+RESETS = 0  # of all environments in this process
 
 
 class Walk(gymnasium.Env):
-    """Its state is where it is and what it did last; it hands out one array that it writes again.
-    It takes no `render_mode` and renders nothing."""
+    """Its state is its position and its last action. It returns the same array after every step, with
+    other values. It has no `render_mode` and cannot render."""
 
     def __init__(self, observation_space=VECTOR, action_space=None, seeded=True):
         self.observation_space = observation_space
@@ -62,12 +62,12 @@ class Walk(gymnasium.Env):
         return self.observation_space.sample()
 
     def reset(self, *, seed=None, options=None):
-        global BEGUN
+        global RESETS
         super().reset(seed=seed)
         del options
-        BEGUN += 1
+        RESETS += 1
         self.steps = 0
-        self.state[:] = self.np_random.normal() if self.seeded else BEGUN, 0.0
+        self.state[:] = self.np_random.normal() if self.seeded else RESETS, 0.0
         return self._observation(), {}
 
     def step(self, action):
@@ -78,7 +78,7 @@ class Walk(gymnasium.Env):
 
 
 class SilentWalk(Walk):
-    """One that takes every `render_mode`."""
+    """Accepts every `render_mode`, but renders nothing."""
 
     def __init__(self, render_mode=None, **settings):
         super().__init__(**settings)
@@ -101,38 +101,40 @@ def registered():
         del gymnasium.registry[name]
 
 
-def make(name="Vector", action_repeat=1, seed=1):
+def make_state_env(name="Vector", action_repeat=1, seed=1):
     return GymnasiumEnv(f"cclf-state/{name}-v0", "state", 84, action_repeat, seed)
 
 
-def tiny_state(name="Vector", method="cclf", **run):
-    return tiny_config(f"gym/cclf-state/{name}-v0", method, observe="state", **run)
+def tiny_state_config(name="Vector", method="cclf", **settings):
+    return tiny_config(f"gym/cclf-state/{name}-v0", method, observe="state", **settings)
 
 
-# --- what it gives
+# --- observations and actions
 
 
-def test_state_is_the_observation_of_the_environment():
-    env = make(action_repeat=3)
+def test_frame_of_a_step_is_the_observation_of_the_environment():
+    env = make_state_env(action_repeat=3)
     assert env.spec == ((2,), 1, 3, 3, None)
     first = env.reset()
     assert (first.dtype, first.shape) == (np.float32, (2,))
     before, step = first.copy(), env.step(np.array([0.5]))
-    assert step.frame[1] == 4.0, "the action is scaled to the bounds"
-    assert step.frame[0] == np.float32(before[0] + 12.0), "and repeated"
-    assert np.array_equal(first, before), "an environment may write its array again"
+    assert step.frame[1] == 4.0, "an action in [-1, 1] is scaled to the bounds"
+    assert step.frame[0] == np.float32(before[0] + 12.0), "the action is repeated"
+    assert np.array_equal(first, before), "the returned array is a copy"
     env.step(np.zeros(1))
-    assert env.step(np.zeros(1))[2:4] == (False, True), "a time limit is no end of the task"
+    assert env.step(np.zeros(1))[2:4] == (False, True), (
+        "a time limit truncates the episode and does not terminate it"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers"), [("Table", 6), ("Bytes", 4), ("Number", 5), ("Named", 3)]
+    ("name", "state_dim"), [("Table", 6), ("Bytes", 4), ("Number", 5), ("Named", 3)]
 )
-def test_other_observations_become_one_vector(name, numbers):
-    env = make(name)
+def test_other_observation_spaces_are_flattened_to_one_vector(name, state_dim):
+    env = make_state_env(name)
     state = env.reset()
-    assert (state.shape, state.dtype) == ((numbers,), np.float32)
-    assert env.spec.state_dim == numbers
+    assert (state.shape, state.dtype) == ((state_dim,), np.float32)
+    assert env.spec.state_dim == state_dim
     inner = env._env._env.unwrapped
     inner.observation_space.seed(0)
     expected = spaces.flatten(inner.observation_space, inner.observation_space.sample())
@@ -140,17 +142,17 @@ def test_other_observations_become_one_vector(name, numbers):
 
 
 @pytest.mark.parametrize("name", ["Image", "Growing"])
-def test_observations_that_are_not_a_state_are_refused(name):
+def test_images_and_sequences_are_refused_as_state(name):
     with pytest.raises(
         ConfigError, match=f"cclf-state/{name}-v0 has .* observations that are not a state"
     ):
-        make(name)
+        make_state_env(name)
 
 
 @pytest.mark.parametrize("name", ["Buttons", "Boundless"])
-def test_other_actions_are_refused(name):
+def test_actions_other_than_bounded_boxes_are_refused(name):
     with pytest.raises(ConfigError, match=r"has actions .* a Box with finite bounds"):
-        make(name)
+        make_state_env(name)
 
 
 def test_inspect_env_describes_the_observations():
@@ -160,38 +162,41 @@ def test_inspect_env_describes_the_observations():
     assert facts.note == (
         "has Dict observations: learning from rendered frames (or from the numbers: --observe state)"
     )
-    assert "--observe" in gymnasium_env.inspect_env("cclf-state/Choice-v0").note, "MR.Q can"
+    assert "--observe" in gymnasium_env.inspect_env("cclf-state/Choice-v0").note, (
+        "MR.Q can learn discrete actions from state"
+    )
     assert "--observe" not in gymnasium_env.inspect_env("cclf-state/Growing-v0").note
 
 
 @pytest.mark.parametrize("name", ["Vector", "Silent"])
-def test_an_environment_without_rendering_supports_state_only(name, tmp_path, recwarn):
-    said = rf"cclf-state/{name}-v0 returns no image from .* --observe state --no-video"
-    pixels = GymnasiumEnv(f"cclf-state/{name}-v0")
-    with pytest.raises(ConfigError, match=said):
-        pixels.reset()
-    env = make(name)
+def test_environment_without_rendering_supports_state_only(name, tmp_path, recwarn):
+    message = rf"cclf-state/{name}-v0 returns no image from .* --observe state --no-video"
+    pixel_env = GymnasiumEnv(f"cclf-state/{name}-v0")
+    with pytest.raises(ConfigError, match=message):
+        pixel_env.reset()
+    env = make_state_env(name)
     env.reset()
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         env.render()
     assert [str(warning.message) for warning in recwarn if "render_mode" in str(warning)] == []
-    pixels = tiny_config(
+    pixel_config = tiny_config(
         f"gym/cclf-state/{name}-v0", "rad", env={"frame_pixels": 20, "crop_pixels": 16}
     )
     assert_refused(
-        cclf("train", *tiny_options(pixels), "--out", tmp_path), "returns no image from render()"
+        cclf("train", *tiny_options(pixel_config), "--out", tmp_path),
+        "returns no image from render()",
     )
 
 
 # --- saving
 
 
-def test_an_environment_that_its_seed_does_not_determine_begins_a_new_episode(tmp_path, capsys):
-    config = tiny_state("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
-    cut, _ = run(config, tmp_path / "run", stop_at=25)
-    assert cut.in_episode
+def test_environment_that_is_not_reproducible_begins_a_new_episode_on_resume(tmp_path, capsys):
+    config = tiny_state_config("Unseeded", env_steps=40, eval_every_env_steps=40, eval_episodes=1)
+    stopped, _ = run(config, tmp_path / "run", stop_at=25)
+    assert stopped.in_episode
     learner = make_learner(config, CPU)
-    learner.load_state_dict(cut.state_dict())
+    learner.load_state_dict(stopped.state_dict())
     assert not learner.in_episode
     learner.close()
     assert "cannot be restored" in capsys.readouterr().err
@@ -207,42 +212,42 @@ def test_an_environment_that_its_seed_does_not_determine_begins_a_new_episode(tm
         {"frame": np.zeros(2, np.uint8)},
     ],
 )
-def test_a_state_of_another_environment_is_refused(change):
-    env = make()
+def test_invalid_state_dict_is_refused(change):
+    env = make_state_env()
     env.reset()
     with pytest.raises(ValueError, match="env"):
         env.load_state_dict(env.state_dict() | change)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    config = tiny_state(env_steps=60, algorithm={"replay_capacity_transitions": 30})
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
+    config = tiny_state_config(env_steps=60, algorithm={"replay_capacity_transitions": 30})
     config = replace(config, env=replace(config.env, frame_stack=2))
-    whole, finished = run(config, tmp_path / "whole")
+    uninterrupted, finished = run(config, tmp_path / "uninterrupted")
     assert finished
-    for stop_at in (17, 38):  # before and after learning began, in the middle of an episode
-        assert not run(config, tmp_path / "cut", stop_at=stop_at)[1]
-    cut, finished = run(config, tmp_path / "cut")
+    for stop_at in (17, 38):  # before and after the first update, within an episode
+        assert not run(config, tmp_path / "resumed", stop_at=stop_at)[1]
+    resumed, finished = run(config, tmp_path / "resumed")
     assert finished
-    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
-    assert differing(whole.state_dict(), cut.state_dict()) == []
-    frames = read_checkpoint(tmp_path / "cut")["learner"]["replay"]["frames"]
+    assert tables(tmp_path / "resumed") == tables(tmp_path / "uninterrupted")
+    assert differing(uninterrupted.state_dict(), resumed.state_dict()) == []
+    frames = read_checkpoint(tmp_path / "resumed")["learner"]["replay"]["frames"]
     assert frames.dtype == torch.float32
-    assert torch.equal(frames, whole.replay.frames[: len(frames)])
+    assert torch.equal(frames, uninterrupted.replay.frames[: len(frames)])
 
 
 def test_replay_stores_state_without_rounding():
-    config = tiny_state(env_steps=20)
+    config = tiny_state_config(env_steps=20)
     learner = make_learner(config, CPU)
-    env = make(seed=learner.env._recorder._random.bit_generator.seed_seq.entropy)
-    seen = [env.reset()]
+    env = make_state_env(seed=learner.env._recorder._random.bit_generator.seed_seq.entropy)
+    states = [env.reset()]
     for step in range(5):
         learner.step(step)
-        seen.append(env.step(learner.replay.actions[step].numpy()).frame)
-    assert np.array_equal(learner.replay.frames[:6].numpy(), np.stack(seen))
-    transitions, size = replay_size(config)
-    held = [getattr(learner.replay, name) for name in learner.replay._TENSORS]
+        states.append(env.step(learner.replay.actions[step].numpy()).frame)
+    assert np.array_equal(learner.replay.frames[:6].numpy(), np.stack(states))
+    transitions, num_bytes = replay_size(config)
+    tensors = [getattr(learner.replay, name) for name in learner.replay._TENSORS]
     assert transitions == 20
-    assert size == sum(tensor.nbytes for tensor in held) + learner.replay.valid.nbytes
+    assert num_bytes == sum(tensor.nbytes for tensor in tensors) + learner.replay.valid.nbytes
     learner.close()
 
 
@@ -251,7 +256,7 @@ def test_replay_stores_state_without_rounding():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Pendulum from state, by the command line: its config, its folder, what was said."""
+    """A run on Pendulum from state by `cclf train`: config, folder, stdout and stderr."""
     out = tmp_path_factory.mktemp("state")
     config = tiny_config("gym/Pendulum-v1", "cclf", observe="state", env_steps=40)
     code, stdout, stderr = cclf("train", *tiny_options(config), "--out", out)
@@ -259,7 +264,7 @@ def trained(tmp_path_factory):
     return config, out / config.run_name(), stdout, stderr
 
 
-def test_a_run_names_its_observations_and_resumes(trained):
+def test_state_run_names_its_observations_and_resumes(trained):
     config, folder, stdout, stderr = trained
     assert stdout.strip() == str(folder)
     assert stderr.splitlines()[0] == (
@@ -268,7 +273,9 @@ def test_a_run_names_its_observations_and_resumes(trained):
     written = json.loads((folder / "config.json").read_text())
     assert written["env"]["observe"] == "state"
     assert presets.from_dict(written) == config.resolve_precision(gpu=False)
-    assert run_key(written).profile == "released-state", "no table mixes it with pixels"
+    assert run_key(written).profile == "released-state", (
+        "results from state and from pixels are not merged"
+    )
     out = folder.parents[3]
     assert_refused(
         cclf("train", "--from", folder, "--observe", "pixels", "--out", out), "--observe"
@@ -278,7 +285,7 @@ def test_a_run_names_its_observations_and_resumes(trained):
     assert "resuming at 40 env steps" in stderr
 
 
-def test_its_agent_evaluates_and_acts(trained):
+def test_agent_of_a_state_run_evaluates_and_acts(trained):
     config, folder, *_ = trained
     code, stdout, stderr = cclf("evaluate", folder, "--episodes", "1", "--json")
     assert code == 0, stderr
@@ -300,24 +307,25 @@ def test_its_agent_evaluates_and_acts(trained):
 
 
 @pytest.mark.slow("analysis/test_export.py::test_pt2_on_pixels_is_the_mean_action_on_whole_frames")
-def test_its_policy_is_exported(trained, tmp_path):
+def test_policy_of_a_state_run_is_exported(trained, tmp_path):
     _, folder, *_ = trained
     code, stdout, stderr = cclf("export", folder, "--out", tmp_path / "policy.pt2")
     assert code == 0, stderr
     assert "float32 (batch, 3) -> action float32 (batch, 1)" in stdout
 
 
-def test_its_model_card_describes_the_observations(trained, tmp_path):
+def test_model_card_of_a_state_run_describes_the_observations(trained, tmp_path):
     code, _, stderr = cclf("export", trained[1], "--card", "--out", tmp_path / "agent")
     assert code == 0, stderr
     card = (tmp_path / "agent" / "README.md").read_text()
     assert "| observes | the state of the environment, as numbers, frame stack 1" in card
     assert "--observe state" in card
-    wide = replace(trained[0].algorithm, batch_size=512)  # what it is on pixels
-    assert "--batch-size" in train_command(replace(trained[0], algorithm=wide))
+    # The default batch size is 512 on pixels, but not on state.
+    large_batch = replace(trained[0].algorithm, batch_size=512)
+    assert "--batch-size" in train_command(replace(trained[0], algorithm=large_batch))
 
 
-def test_inspect_is_refused(trained, tmp_path):
+def test_cclf_inspect_refuses_a_state_run(trained, tmp_path):
     _, folder, *_ = trained
     out = tmp_path / "page.html"
     assert_refused(
@@ -325,8 +333,8 @@ def test_inspect_is_refused(trained, tmp_path):
     )
 
 
-@pytest.mark.slow("test_its_agent_evaluates_and_acts")
-def test_it_is_played(trained, tmp_path):
+@pytest.mark.slow("test_agent_of_a_state_run_evaluates_and_acts")
+def test_cclf_play_records_an_episode_of_a_state_run(trained, tmp_path):
     pytest.importorskip("pygame")
     pytest.importorskip("imageio_ffmpeg")
     code, _, stderr = cclf("play", trained[1], "--out", tmp_path / "episode.mp4")
@@ -334,7 +342,7 @@ def test_it_is_played(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (
             ["gym/CartPole-v1", "--observe", "state", "--base", "rainbow"],
@@ -348,23 +356,23 @@ def test_it_is_played(trained, tmp_path):
         (["gym/Pendulum-v1", "--noise-scale", "0.2"], "augmentation=random-crop"),
     ],
 )
-def test_the_command_line_refuses_in_one_line(words, said):
-    assert_refused(cclf("train", *words, "--dry-run"), said)
+def test_options_that_conflict_with_state_are_refused(arguments, message):
+    assert_refused(cclf("train", *arguments, "--dry-run"), message)
 
 
-def test_the_doctor_forecasts_a_run_from_state(monkeypatch):
+def test_doctor_forecasts_a_run_from_state(monkeypatch):
     assert_refused(cclf("doctor", "--observe", "state"), "--observe state needs --task")
-    monkeypatch.setattr(doctor, "check_rendering", frames)
+    monkeypatch.setattr(doctor, "check_rendering", rendering_facts)
     monkeypatch.setattr(doctor, "check_atari", lambda _: None)
     sizes = [
-        doctor.examine("gym/Pendulum-v1", observe=seen)["forecast"]["replay_bytes"]
-        for seen in ("state", "pixels")
+        doctor.examine("gym/Pendulum-v1", observe=observe)["forecast"]["replay_bytes"]
+        for observe in ("state", "pixels")
     ]
     assert sizes[0] == replay_size(presets.resolve("gym/Pendulum-v1", observe="state"))[1]
     assert sizes[0] < sizes[1] / 100
 
 
-def test_a_config_that_observes_state_never_gets_pixels():
-    config = tiny_state()
+def test_config_with_state_on_a_pixel_task_is_refused():
+    config = tiny_state_config()
     with pytest.raises(ConfigError, match="observe=state conflicts with toy/reach"):
         make_learner(replace(config, task="toy/reach"), CPU)

@@ -1,5 +1,5 @@
-"""Pools of objects in worker processes: the same results as in this process, and no fault of a
-worker blocks the parent."""
+"""Pools of objects in worker processes: results equal those of objects in this process, and no fault
+of a worker blocks the parent."""
 
 import json
 import mmap
@@ -34,7 +34,7 @@ from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
 CONFIG = tiny_config(method="rad")
 SEEDS = [11, 22, 33]
-SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def pool_of():
     pools = []
 
     def make(*factories, **options):
-        pools.append(WorkerPool(factories, "toy/faulty", **{"timeout_seconds": SECONDS} | options))
+        pools.append(
+            WorkerPool(factories, "toy/faulty", **{"timeout_seconds": TIMEOUT_SECONDS} | options)
+        )
         return pools[-1]
 
     yield make
@@ -51,20 +53,20 @@ def pool_of():
         pool.close()
 
 
-def processes(pool):
+def process_ids(pool):
     return [worker.process.pid for worker in pool._workers]
 
 
-def gone(pid):
-    """Whether the process ended, reaped or not."""
+def has_ended(pid):
+    """Whether the process has ended, or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
 
-def wait_until_gone(pids):
-    while not all(gone(pid) for pid in pids):  # ended by the time limit of the test
+def wait_for_end(pids):
+    while not all(has_ended(pid) for pid in pids):  # or until the timeout of the test
         time.sleep(0.02)
 
 
@@ -89,10 +91,12 @@ def test_workers_return_what_local_objects_return(pool_of):
             for env in range(3)
         ]
 
-    ours, theirs = results(local), results(pool)
-    np.testing.assert_equal(theirs, ours)
-    assert len(set(processes(pool))) == 3
-    assert theirs[0][0].tobytes() != theirs[1][0].tobytes(), "each environment has its own seed"
+    local_results, worker_results = results(local), results(pool)
+    np.testing.assert_equal(worker_results, local_results)
+    assert len(set(process_ids(pool))) == 3
+    assert worker_results[0][0].tobytes() != worker_results[1][0].tobytes(), (
+        "each environment has its own seed"
+    )
 
 
 def test_results_arrive_in_the_order_of_the_calls(pool_of):
@@ -110,7 +114,7 @@ def test_results_arrive_in_the_order_of_the_calls(pool_of):
 
 
 @pytest.mark.parametrize("place", ["local", "worker"])
-def test_notify_calls_with_arguments_and_results_in_shared_memory(pool_of, place):
+def test_notify_exchanges_arguments_and_results_in_shared_memory(pool_of, place):
     with anonymous_file() as file:
         file.truncate(24)
         pool = LocalPool([Adder()]) if place == "local" else pool_of(Adder, shared=[file.fileno()])
@@ -119,9 +123,11 @@ def test_notify_calls_with_arguments_and_results_in_shared_memory(pool_of, place
         for first, second in ((3, 4), (-5, 1)):
             numbers[:2] = first, second
             (result,) = pool.wait([pool.notify(0)])
-            assert place == "local" or result is None, "the result is not sent"
+            assert place == "local" or result is None, "a worker does not send the result"
             assert numbers[2] == first + second
-        assert pool.wait([pool.submit(0, Adder.total)]) == [-4], "between notifications"
+        assert pool.wait([pool.submit(0, Adder.total)]) == [-4], (
+            "other calls are possible after notify"
+        )
 
 
 @pytest.mark.quick("crash", "raise")
@@ -154,45 +160,48 @@ def test_worker_starts_at_its_first_call_and_does_not_import_torch(pool_of):
 # --- evaluation
 
 
-def evaluated(pool, record=False, device=CPU):
+def evaluate_with(pool, record=False, device=CPU):
     policy, stack = make_agent(CONFIG, device).policy, CONFIG.env.frame_stack
     return wait_for_evaluation(evaluate(pool, policy, SEEDS, stack, device, record))
 
 
 @pytest.fixture(scope="module")
-def expected():
-    return evaluated(LocalPool([make_env(CONFIG, 0)]), record=True)
+def local_evaluation():
+    """The evaluation in this process."""
+    return evaluate_with(LocalPool([make_env(CONFIG, 0)]), record=True)
 
 
 @pytest.mark.quick("2")
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_returns_do_not_depend_on_the_number_of_workers(pool_of, expected, workers):
-    result = evaluated(pool_of(*[partial(make_env, CONFIG, 0)] * workers), record=True)
-    assert result.returns == expected.returns
-    assert len(set(expected.returns)) == 3
-    np.testing.assert_equal(result.pictures, expected.pictures)
+def test_returns_do_not_depend_on_the_number_of_workers(pool_of, local_evaluation, workers):
+    result = evaluate_with(pool_of(*[partial(make_env, CONFIG, 0)] * workers), record=True)
+    assert result.returns == local_evaluation.returns
+    assert len(set(local_evaluation.returns)) == 3
+    np.testing.assert_equal(result.pictures, local_evaluation.pictures)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [1, 3])
 def test_returns_on_a_gpu_do_not_depend_on_the_number_of_workers(pool_of, workers):
     pools = LocalPool([make_env(CONFIG, 0)]), pool_of(*[partial(make_env, CONFIG, 0)] * workers)
-    here, there = (evaluated(pool, device=torch.device("cuda")) for pool in pools)
-    assert here.returns == there.returns
+    local_result, worker_result = (
+        evaluate_with(pool, device=torch.device("cuda")) for pool in pools
+    )
+    assert local_result.returns == worker_result.returns
 
 
-def test_evaluation_after_a_stopped_one_is_not_affected(pool_of, expected):
+def test_evaluation_after_a_stopped_one_is_not_affected(pool_of, local_evaluation):
     pool, policy = (
         pool_of(*[partial(make_env, CONFIG, 0)] * 2),
         make_agent(CONFIG, CPU).policy,
     )
-    asked = []
+    polls = []
     with pytest.raises(EvaluationStoppedError):
         wait_for_evaluation(
             evaluate(pool, policy, [7, 8], CONFIG.env.frame_stack, CPU),
-            lambda: asked.append(1) or len(asked) == 9,
+            lambda: polls.append(1) or len(polls) == 9,
         )
-    assert evaluated(pool).returns == expected.returns
+    assert evaluate_with(pool).returns == local_evaluation.returns
 
 
 @pytest.mark.parametrize(
@@ -217,7 +226,7 @@ def test_num_eval_workers_by_device_and_option(
 # --- faults
 
 NO_ANSWER = "did not answer within 1 seconds"
-LINES = {
+EXPECTED_ERRORS = {  # by fault and by the method in which it occurs
     ("crash", "step"): "ended with exit code 3: the driver said goodbye",
     ("kill", "step"): "was killed by signal 9 (is memory short?)",
     ("hang", "reset"): f"{NO_ANSWER} (in hang, faulty_envs.py:",
@@ -228,61 +237,61 @@ LINES = {
 
 
 @pytest.mark.quick("crash-step", "hang-step")
-@pytest.mark.parametrize(("fault", "place"), LINES)
+@pytest.mark.parametrize(("fault", "place"), EXPECTED_ERRORS)
 def test_episode_that_loses_its_worker_has_the_same_return(
-    pool_of, expected, tmp_path, monkeypatch, fault, place
+    pool_of, local_evaluation, tmp_path, monkeypatch, fault, place
 ):
     at_call = 2 if place == "reset" else 30  # in the second episode
-    pool = pool_of(partial(Faulty, fault, place, at_call, str(tmp_path / "struck")))
-    lines, pids, original = [], set(), WorkerLostError.__init__
+    pool = pool_of(partial(Faulty, fault, place, at_call, str(tmp_path / "fault_occurred")))
+    messages, pids, original = [], set(), WorkerLostError.__init__
 
-    def record(self, line):
-        lines.append(line)
-        original(self, line)
+    def record(self, message):
+        messages.append(message)
+        original(self, message)
 
     def submit(index, method, /, *args):
         call = WorkerPool.submit(pool, index, method, *args)
-        pids.update(processes(pool))
+        pids.update(process_ids(pool))
         return call
 
     monkeypatch.setattr(WorkerLostError, "__init__", record)
     monkeypatch.setattr(pool, "submit", submit)
-    assert evaluated(pool).returns == expected.returns
-    assert (tmp_path / "struck").exists()
-    assert len(set(lines)) == 1
-    assert lines[0].startswith(f"worker 0 of toy/faulty {LINES[fault, place]}")
+    assert evaluate_with(pool).returns == local_evaluation.returns
+    assert (tmp_path / "fault_occurred").exists()
+    assert len(set(messages)) == 1
+    assert messages[0].startswith(f"worker 0 of toy/faulty {EXPECTED_ERRORS[fault, place]}")
     assert len(pids) == 2
-    assert [pid for pid in pids if not gone(pid)] == processes(pool)
+    assert [pid for pid in pids if not has_ended(pid)] == process_ids(pool)
 
 
-def test_all_calls_of_a_lost_worker_fail_and_no_others(pool_of, tmp_path):
+def test_lost_worker_fails_all_its_calls_and_no_others(pool_of, tmp_path):
     healthy = partial(make_env, CONFIG, 0)
-    pool = pool_of(healthy, partial(Faulty, "crash", "reset", 1, str(tmp_path / "struck")))
+    pool = pool_of(healthy, partial(Faulty, "crash", "reset", 1, str(tmp_path / "fault_occurred")))
     calls = [pool.submit(index, Env.reset, 1) for index in (1, 0, 1)]
     while not all(call.done for call in calls):
         pool.poll(0.05)
     assert [isinstance(call.error, WorkerLostError) for call in calls] == [True, False, True]
-    assert len(pool.wait([pool.submit(1, Env.reset, 1)])) == 1, "in a new worker"
+    assert len(pool.wait([pool.submit(1, Env.reset, 1)])) == 1, "a new worker replaces it"
 
 
 def test_episode_that_loses_four_workers_is_an_error(pool_of):
     line = "worker 0 of toy/faulty ended with exit code 3: .*; 4 times in one episode"
     with pytest.raises(WorkerError, match=line) as caught:
-        evaluated(pool_of(partial(Faulty, "crash", "step", 5)))
+        evaluate_with(pool_of(partial(Faulty, "crash", "step", 5)))
     assert "\n" not in str(caught.value)
 
 
 def test_error_of_an_environment_is_raised_with_its_traceback(pool_of):
     line = "worker 0 of toy/faulty: the environment raised RuntimeError: a joint broke"
     with pytest.raises(WorkerError, match=f"^{line}$") as caught:
-        evaluated(pool_of(partial(Faulty, "raise", "step", 5)))
+        evaluate_with(pool_of(partial(Faulty, "raise", "step", 5)))
     assert "Traceback" in caught.value.details
     assert "faulty_envs.py" in caught.value.details
 
 
 def test_environment_that_cannot_be_made_is_a_config_error(pool_of):
     with pytest.raises(ConfigError, match=r"^unknown toy task 'nonsense'"):
-        evaluated(pool_of(partial(make_env, replace(CONFIG, task="toy/nonsense"), 0)))
+        evaluate_with(pool_of(partial(make_env, replace(CONFIG, task="toy/nonsense"), 0)))
 
 
 @pytest.mark.slow("test_no_worker_outlives_a_killed_parent")
@@ -292,9 +301,9 @@ def test_close_ends_all_workers_even_if_they_hang(pool_of):
         *(partial(Faulty, fault, "close") for fault in ("hang", "crash", "raise", "stop")),
     )
     pool.wait([pool.submit(env, Env.reset, 1) for env in range(5)])
-    pids = processes(pool)
+    pids = process_ids(pool)
     pool.close()
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_no_worker_outlives_a_killed_parent():
@@ -305,7 +314,7 @@ from functools import partial
 from cclf.training.workers import WorkerPool
 from cclf.types import Env
 from faulty_envs import Faulty
-pool = WorkerPool([partial(Faulty, fault, "step") for fault in ("none", "hang")], "toy/faulty", timeout_seconds={SECONDS})
+pool = WorkerPool([partial(Faulty, fault, "step") for fault in ("none", "hang")], "toy/faulty", timeout_seconds={TIMEOUT_SECONDS})
 pids = pool.wait([pool.submit(env, Faulty.process) for env in (0, 1)])
 pool.submit(1, Env.step, 0.0)
 print(*pids, flush=True)
@@ -320,10 +329,10 @@ time.sleep(600)
     )
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 2
-    assert not any(gone(pid) for pid in pids)
+    assert not any(has_ended(pid) for pid in pids)
     parent.kill()
     parent.communicate()
-    wait_until_gone(pids)  # the idle one at once, the other one at its alarm
+    wait_for_end(pids)  # the idle worker ends at once, the other one at the timeout of its call
 
 
 @pytest.mark.quick("2")
@@ -333,7 +342,7 @@ def test_worker_ignores_signals(pool_of, number):
     (pid,) = pool.wait([pool.submit(0, Faulty.process)])
     os.kill(pid, number)
     assert pool.wait([pool.submit(0, Faulty.process)]) == [pid]
-    assert os.getpgid(pid) != os.getpgid(0), "Ctrl-C goes to a whole group"
+    assert os.getpgid(pid) != os.getpgid(0), "Ctrl-C signals a whole process group"
 
 
 # --- asynchronous evaluation
@@ -353,14 +362,14 @@ def assert_same_end(folder, uninterrupted):
 
 
 def test_asynchronous_evaluation_does_not_change_training(tmp_path, uninterrupted, monkeypatch):
-    """Rows and weights are equal, and training did continue during the evaluation."""
+    """Rows and weights are equal although training continued during the evaluation."""
     during_evaluation = []
     original = loop.TrainingRun._step_learner
     monkeypatch.setattr(
         loop.TrainingRun,
         "_step_learner",
-        lambda self, *a: (
-            during_evaluation.append(self.pending_evaluation is not None) or original(self, *a)
+        lambda self: (
+            during_evaluation.append(self.pending_evaluation is not None) or original(self)
         ),
     )
     assert run(ASYNCHRONOUS, tmp_path)[1]
@@ -369,23 +378,26 @@ def test_asynchronous_evaluation_does_not_change_training(tmp_path, uninterrupte
 
 
 @pytest.mark.quick("29+31+58")
-@pytest.mark.parametrize("stops", [[45], [29, 31, 58]], ids=lambda stops: "+".join(map(str, stops)))
+@pytest.mark.parametrize(
+    ("stops", "grace_seconds"), [([45], 0.0), ([29, 31, 58], 5.0)], ids=["45", "29+31+58"]
+)
 def test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal(
-    tmp_path, uninterrupted, monkeypatch, stops
+    tmp_path, uninterrupted, monkeypatch, stops, grace_seconds
 ):
-    monkeypatch.setattr(loop, "STOP_GRACE_SECONDS", 0.0 if 45 in stops else 5.0)
+    monkeypatch.setattr(loop, "STOP_GRACE_SECONDS", grace_seconds)
     for stop in stops:
         assert not run(ASYNCHRONOUS, tmp_path, stop_at=stop)[1]
     assert run(ASYNCHRONOUS, tmp_path)[1]
     assert_same_end(tmp_path, uninterrupted)
 
 
-def use_faulty(monkeypatch, fault, place, at_call=1, once=None, timeout_seconds=SECONDS):
-    make = partial(Faulty, fault, place, at_call, once)
+def use_faulty_eval_workers(monkeypatch, fault, place, at_call=1, timeout_seconds=TIMEOUT_SECONDS):
+    """Replace the environments of evaluation workers by ones with a fault."""
+    make = partial(Faulty, fault, place, at_call)
     monkeypatch.setattr(
         off_policy,
         "WorkerPool",
-        lambda makes, *words: WorkerPool([make] * len(makes), *words, timeout_seconds),
+        lambda factories, *args: WorkerPool([make] * len(factories), *args, timeout_seconds),
     )
 
 
@@ -397,7 +409,7 @@ def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterru
         code, _, err = train(tmp_path, ASYNCHRONOUS)
     assert code == 75
     assert "stopped at 37 env steps and saved" in err.splitlines()[-1], (
-        "the evaluation was over in time"
+        "the evaluation ended within the grace period"
     )
     assert train(tmp_path, ASYNCHRONOUS)[0] == 0
     assert_same_end(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
@@ -406,7 +418,7 @@ def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterru
 @pytest.mark.slow("test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal")
 def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypatch):
     with monkeypatch.context() as patch:
-        use_faulty(patch, "hang", "step", timeout_seconds=600)
+        use_faulty_eval_workers(patch, "hang", "step", timeout_seconds=600)
         patch.setattr(loop, "STOP_GRACE_SECONDS", 0.2)
         patch.setattr(
             loop.TrainingRun, "_step_learner", signalled(loop.TrainingRun._step_learner, 42)
@@ -414,7 +426,7 @@ def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypat
         code, _, err = train(tmp_path, ASYNCHRONOUS)
     assert code == 75
     assert "stopped at 30 env steps and saved" in err.splitlines()[-1], (
-        "where the evaluation began: it is made again from there"
+        "the checkpoint at the start of the evaluation, which is repeated"
     )
     assert rows(tmp_path / ASYNCHRONOUS.run_name() / "eval.csv") == []
     assert train(tmp_path, ASYNCHRONOUS)[0] == 0
@@ -426,10 +438,10 @@ def test_stop_does_not_wait_for_a_hung_worker(tmp_path, uninterrupted, monkeypat
 def test_worker_that_keeps_failing_ends_the_run_after_its_checkpoint(
     tmp_path, uninterrupted, monkeypatch, fault, at_call, saved
 ):
-    """In the first evaluation, during training, and in a second episode of the last."""
+    """The crash is in the first evaluation, the exception in the second episode of the last one."""
     folder = tmp_path / ASYNCHRONOUS.run_name()
     with monkeypatch.context() as patch:
-        use_faulty(patch, fault, "step", at_call)
+        use_faulty_eval_workers(patch, fault, "step", at_call)
         code, out, err = train(tmp_path, ASYNCHRONOUS)
     assert (code, out) == (1, "")
     line = next(line for line in err.splitlines() if line.startswith("cclf: "))
@@ -449,7 +461,7 @@ def test_error_of_a_worker_in_cclf_evaluate_is_reported(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     run(tiny_config(env_steps=5), folder)
     (folder / "config.json").write_text(json.dumps(tiny_config(eval_workers=1).to_dict()))
-    use_faulty(monkeypatch, "raise", "reset")
+    use_faulty_eval_workers(monkeypatch, "raise", "reset")
     code, out, err = cclf("evaluate", folder, "--device", "cpu")
     assert (code, out) == (1, "")
     assert err.startswith(

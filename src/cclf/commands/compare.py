@@ -47,11 +47,11 @@ class CompareOptions:
     method: str
     """The method of interest (see: cclf methods)."""
     against: str = "shuffled"
-    """shuffled or even: this control of the method's own curiosity; or the name of another method."""
+    """Another method, or a control of the curiosity of METHOD: shuffled or even."""
     seeds: Annotated[int, Range(2, 10_000)] = 20
-    """Number of pairs."""
+    """Number of pairs: with each seed, one run of either method."""
     first_seed: Seed = 1
-    """Seed of the first pair; the other pairs have the seeds that follow it."""
+    """Seed of the first pair. The others have the integers that follow it."""
     profile: Profile = DEFAULT_PROFILE
     out: Path = Path("runs")
     """Folder for run folders."""
@@ -62,8 +62,8 @@ class CompareOptions:
 
 
 def main(arguments: list[str]) -> int:
-    words, extra = split_passthrough(arguments)
-    options = parse(CompareOptions, "cclf compare", words)
+    own_arguments, train_options = split_passthrough(arguments)
+    options = parse(CompareOptions, "cclf compare", own_arguments)
     if not options.tasks:
         raise ConfigError(
             "compare needs a task, e.g. cclf compare minigrid/DoorKey-6x6 --method cclf"
@@ -74,54 +74,57 @@ def main(arguments: list[str]) -> int:
     check_writable(options.out, is_folder=True)
 
     specs, exit_code = run_sweep(
-        plan_pairs(options, extra), options.machine, options.dry_run, print_plan=not options.json
+        plan_pairs(options, train_options),
+        options.machine,
+        options.dry_run,
+        print_plan=not options.json,
     )
     if options.dry_run:
         return exit_code
-    found = _differences(specs)
-    if not found:
+    differences = _differences(specs)
+    if not differences:
         say("fewer than two pairs of runs have finished: there is nothing to compare yet")
         return exit_code or EXIT_STOPPED
     from cclf.analysis import paired
     from cclf.analysis.figures import save
 
     with output_errors(figure):
-        save(paired.figure(found), figure)
+        save(paired.figure(differences), figure)
     if options.json:
-        print_json({"comparisons": [each._asdict() for each in found], "figure": str(figure)})
+        print_json({"comparisons": [each._asdict() for each in differences], "figure": str(figure)})
     else:
-        _print(found)
+        _print_table(differences)
         print(figure)
     return exit_code
 
 
-def plan_pairs(options: CompareOptions, extra: list[str]) -> "list[RunSpec]":
-    """The runs in pairs: one of the method, and one of what it is compared with. The seeds of both are
-    trained at the same time, with the same drivers and the same load of the machine."""
-    against, against_extra = _against(options, extra)
+def plan_pairs(options: CompareOptions, train_options: list[str]) -> "list[RunSpec]":
+    """The runs of the method and of the one it is compared with, alternately, so that the two runs of
+    a pair train at about the same time, with the same drivers and a similar load of the machine."""
+    against, against_options = _resolve_against(options, train_options)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    ours, theirs = (
+    method_specs, against_specs = (
         [
             spec
             for seed in seeds
-            for spec in plan(options.tasks, [method], [options.profile], [seed], options.out, words)
+            for spec in plan(options.tasks, [method], [options.profile], [seed], options.out, extra)
         ]
-        for method, words in ((options.method, extra), (against, against_extra))
+        for method, extra in ((options.method, train_options), (against, against_options))
     )
-    if ours[0].folder == theirs[0].folder:
+    if method_specs[0].folder == against_specs[0].folder:
         raise ConfigError(
             f"{options.method} is compared with itself: name another method after --against"
         )
-    return [spec for pair in zip(ours, theirs, strict=True) for spec in pair]
+    return [spec for pair in zip(method_specs, against_specs, strict=True) for spec in pair]
 
 
-def _against(options: CompareOptions, extra: list[str]) -> tuple[str, list[str]]:
-    """The other method, and the options of its runs. A control of a curiosity that was named after
-    the -- is the same method with another curiosity."""
+def _resolve_against(options: CompareOptions, train_options: list[str]) -> tuple[str, list[str]]:
+    """The method that `--against` names, and the options of its runs. A control without a preset is
+    the method itself with another `--curiosity`."""
     if options.against not in CURIOSITY_CONTROLS:
-        return options.against, extra
-    names = [options.tasks[0], "--method", options.method, "--profile", options.profile]
-    config = train_config([*names, *extra]).config
+        return options.against, train_options
+    first_task = [options.tasks[0], "--method", options.method, "--profile", options.profile]
+    config = train_config([*first_task, *train_options]).config
     measure = config.method.curiosity
     is_control = measure in CURIOSITY_CONTROLS or split_control(measure)[1]
     if is_control or not config.method.needs_curiosity:
@@ -129,12 +132,13 @@ def _against(options: CompareOptions, extra: list[str]) -> tuple[str, list[str]]
             f"--against {options.against} conflicts with {options.method}, which has no curiosity of "
             "its own: name another method"
         )
-    named = f"{options.method}-{options.against}"
-    preset = find_algorithm(config.base).methods.get(named)
+    control_method = f"{options.method}-{options.against}"
+    preset = find_algorithm(config.base).methods.get(control_method)
     control = options.against if measure == "belief" else f"{measure}-{options.against}"
     if preset is not None and preset.overrides.get("curiosity") == control:
-        return named, extra
-    return options.method, [*extra, "--curiosity", control]  # the last one of an option counts
+        return control_method, train_options
+    # A repeated option has its last value.
+    return options.method, [*train_options, "--curiosity", control]
 
 
 def _differences(specs: "Sequence[RunSpec]") -> "list[PairedDifference]":
@@ -146,7 +150,7 @@ def _differences(specs: "Sequence[RunSpec]") -> "list[PairedDifference]":
             [spec for spec in arm if spec.config.task == task] for arm in (specs[0::2], specs[1::2])
         ]
         first, second = (
-            paired.Arm(_name(arm[0]), {spec.config.seed: spec.folder for spec in arm})
+            paired.Arm(_label(arm[0]), {spec.config.seed: spec.folder for spec in arm})
             for arm in arms
         )
         pairs[task] = first, second
@@ -154,27 +158,29 @@ def _differences(specs: "Sequence[RunSpec]") -> "list[PairedDifference]":
     return paired.compare(pairs, env_steps)
 
 
-def _name(spec: "RunSpec") -> str:
-    """The method, with its curiosity if that is not the one of the method."""
+def _label(spec: "RunSpec") -> str:
+    """The name of the method, with the curiosity if it is not that of the method's preset."""
     name, curiosity = spec.config.method_name, spec.config.method.curiosity
     preset = find_algorithm(spec.config.base).methods[name].overrides.get("curiosity", "belief")
     return name if curiosity == preset else f"{name}, {curiosity}"
 
 
-def _print(found: "Sequence[PairedDifference]") -> None:
+def _print_table(differences: "Sequence[PairedDifference]") -> None:
     from cclf.analysis.table import format_interval, format_number
 
-    print(f"mean return over training, {found[0].method} − {found[0].against}, 95 % interval")
-    width = max(len(each.task) for each in found)
-    for each in found:
-        ours, theirs = map(fmean, (each.method_returns, each.against_returns))
-        means = f"{format_number(ours)} − {format_number(theirs)}"
+    print(
+        f"mean return over training, {differences[0].method} − {differences[0].against}, 95 % interval"
+    )
+    width = max(len(each.task) for each in differences)
+    for each in differences:
+        method_mean, against_mean = map(fmean, (each.method_returns, each.against_returns))
+        means = f"{format_number(method_mean)} − {format_number(against_mean)}"
         difference = f"{format_number(each.difference)} {format_interval(each.low, each.high)}"
         print(
             f"{each.task:{width}}  {means} = {difference}  {len(each.seeds)} pairs  "
-            f"power: {format_number(each.detectable)}  p: {each.p_holm:.2g}"
+            f"detectable: {format_number(each.detectable)}  p: {each.p_holm:.2g}"
         )
     print(
-        "power: the smallest difference that so many pairs detect four times out of five. p: by\n"
-        "flipping the signs of the differences, with Holm's correction for the number of tasks."
+        "detectable: the smallest difference that this number of pairs detects with 80 % power.\n"
+        "p: of the sign-flip test, with Holm's correction for the number of tasks."
     )

@@ -263,8 +263,10 @@ def _box_error(space: spaces.Box, array: np.ndarray, name: str) -> str:
 def make_gymnasium(env_id: str, observe: ObservationType = "pixels", key: str = "") -> CheckedEnv:
     """The environment of a registered id, with its wrappers, or of MODULE:FUNCTION. With `key` its
     observation is that part of its Dict."""
-    # pygame, which many of them render with, would need a display. A value set by the user stays.
+    # pygame and MuJoCo, which many of them render with, would need a display. A value set by the user
+    # stays.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("MUJOCO_GL", "egl")
     with named_errors(env_id, "make"):
         env = _make(env_id)
         return CheckedEnv(env_id, _select_key(env_id, env, key) if key else env, observe)

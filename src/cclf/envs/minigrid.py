@@ -66,7 +66,7 @@ class VectorMiniGrid:
             max_episode_steps = family.episode_steps_per_cell * size**2
         self.name, self.num_envs, self.max_episode_steps = name, num_envs, max_episode_steps
         self._generate, self._see_through_walls = family.generate, family.see_through_walls
-        self._streams = [IntegerGenerator(spaced) for spaced in spaced_seeds(seed, num_envs)]
+        self._streams = [IntegerGenerator(each) for each in spaced_seeds(seed, num_envs)]
         self._started = False
 
         # Cell codes are int64, the type of an index, so that they index tables without conversion.
@@ -84,9 +84,12 @@ class VectorMiniGrid:
         self._episode_steps = np.zeros(num_envs, dtype=np.int64)
 
         self._stride = stride
-        self._step_ahead = np.array([dx + dy * stride for dx, dy in HEADING_XY] * 2, dtype=np.int64)
+        # From the cell of the agent to that in front of it, by pose (4 without, 4 with a key).
+        self._front_offset = np.array(
+            [dx + dy * stride for dx, dy in HEADING_XY] * 2, dtype=np.int64
+        )
         self._advance = (
-            rules().advances.reshape(NUM_ACTIONS, POSES, CODES) * self._step_ahead[:, None]
+            rules().advances.reshape(NUM_ACTIONS, POSES, CODES) * self._front_offset[:, None]
         ).ravel()
         self._view_offsets = view_offsets(stride)
         steps = np.arange(self.max_episode_steps + 1)
@@ -105,14 +108,14 @@ class VectorMiniGrid:
     def step(self, actions: ArrayLike) -> VectorStep:
         action = to_integers(actions)
         table = rules()
-        front = self._position + self._step_ahead[self._pose]
-        case = (action * POSES + self._pose) * CODES + self._cells[front]
-        self._cells[front] = table.next_front[case]
-        self._position += self._advance[case]
-        self._pose = table.next_pose[case]
+        front = self._position + self._front_offset[self._pose]
+        rule = (action * POSES + self._pose) * CODES + self._cells[front]
+        self._cells[front] = table.next_front[rule]
+        self._position += self._advance[rule]
+        self._pose = table.next_pose[rule]
         self._episode_steps += 1
 
-        terminated = table.reaches_goal[case]
+        terminated = table.reaches_goal[rule]
         truncated = self._episode_steps >= self.max_episode_steps
         reward = self._goal_reward[self._episode_steps] * terminated
         ended = terminated | truncated
@@ -137,29 +140,31 @@ class VectorMiniGrid:
         cells = self._view_offsets.take(self._pose, axis=0)
         cells += self._position[:, None, None]
         codes = self._cells.take(cells)
-        # On its own cell the agent sees what it carries, and not what is below it. Neither blocks
-        # its view.
+        # In its own cell the agent sees the object that it carries, or an empty cell, which do not
+        # block its view.
         codes[:, AGENT_VIEW_X, AGENT_VIEW_Y] = CARRIED[self._pose]
         if not self._see_through_walls:
             mask_occluded(codes)
         return cells, codes
 
     def render(self, index: int, tile_pixels: int = 16) -> Bytes:
-        """The whole grid with the agent and its field of view, (H, W, 3), as the package does."""
+        """The grid with the agent and its field of view, (H, W, 3), as the minigrid package draws it."""
         cells, codes = self._view()
         in_view = np.zeros(self._cells.size, dtype=np.bool_)
         in_view[cells[index][codes[index] != UNSEEN]] = True
-        lit = in_view.reshape(self.num_envs, self._stride, self._stride)[
+        highlighted = in_view.reshape(self.num_envs, self._stride, self._stride)[
             index, PADDING:-PADDING, PADDING:-PADDING
         ]
         y, x = divmod(int(self._position[index]) % self._stride**2, self._stride)
         encoding, agent_xy = ENCODING[self._grids[index].T], (x - PADDING, y - PADDING)
         heading = int(self._pose[index]) % 4
-        image: Bytes = import_package().render_grid(encoding, tile_pixels, agent_xy, heading, lit.T)
+        image: Bytes = import_minigrid_package().render_grid(
+            encoding, tile_pixels, agent_xy, heading, highlighted.T
+        )
         return image
 
     def render_observation(self, observation: Bytes) -> Bytes:
-        image: Bytes = import_package().render_observation(observation)
+        image: Bytes = import_minigrid_package().render_observation(observation)
         return image
 
     def state_dict(self) -> StateDict:
@@ -197,14 +202,14 @@ class VectorMiniGrid:
         valid = (inside.all() or not state["started"]) and np.isin(pose, range(POSES)).all()
         check_data(valid, "env: an agent has a position or a pose outside of its grid")
         valid = (steps >= 0).all() and (steps < self.max_episode_steps).all()
-        check_data(valid, "env: a saved episode is over")
+        check_data(valid, "env: an episode has an invalid number of steps")
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there are no resources to release."""
 
 
-def import_package() -> ModuleType:
-    """`cclf.envs.minigrid_package`. Imported late: VectorMiniGrid needs numpy only."""
+def import_minigrid_package() -> ModuleType:
+    """`cclf.envs.minigrid_package`. Imported only where needed: VectorMiniGrid needs numpy only."""
     require_extras("rendering MiniGrid, or a task other than Empty and DoorKey,", ["minigrid"])
     from cclf.envs import minigrid_package
 
@@ -215,7 +220,7 @@ def make(name: str, num_envs: int, seed: int) -> VectorEnv:
     """Environments of the task MiniGrid-<name>-v0, by `VectorMiniGrid` where it has the task."""
     if BATCHED_NAME.fullmatch(name):
         return VectorMiniGrid(name, num_envs, seed)
-    package = import_package()
+    package = import_minigrid_package()
     ids: dict[str, str] = package.package_ids()
     if name not in ids:
         raise unknown_task(f"minigrid/{name}", [f"minigrid/{each}" for each in ids])
@@ -224,6 +229,7 @@ def make(name: str, num_envs: int, seed: int) -> VectorEnv:
 
 
 def short_name(env_id: str) -> str:
+    """NAME of MiniGrid-NAME-v0."""
     return env_id.removeprefix("MiniGrid-").removesuffix("-v0")
 
 
@@ -237,7 +243,7 @@ def to_integers(actions: ArrayLike) -> Ints:
 
 
 def check_same_envs(env: VectorEnv, state: StateDict) -> None:
-    """Raise ValueError unless the state is of as many environments of the same task."""
+    """Raise ValueError unless the state is of the same task and of the same number of environments."""
     own = env.state_dict()
     names = [f"{each['num_envs']} x {each['name']}" for each in (state, own)]
     check_data(names[0] == names[1], f"env: the state is of {names[0]}, not {names[1]}")

@@ -1,5 +1,5 @@
-"""Checkpoints as safetensors and JSON with checksums. Loading one executes nothing, and returns what
-was saved or fails.
+"""Checkpoints as safetensors and JSON with checksums. Loading one executes no code. It returns
+exactly what was saved, or fails.
 
     checkpoint/00000007/   state.json  tensors.safetensors  index.json (the SHA-256 of every file)
     checkpoint/00000008/
@@ -42,6 +42,7 @@ from cclf.types import StateDict, StateValue
 
 REPLAY_KEPT = "replay_kept"  # in the state of a run: whether its checkpoint has the replay's frames
 _REPLAY_FRAMES = "/learner/replay/frames"  # the place of the ring buffer in the state of a run
+# Keys of the objects that stand in state.json for a tensor, an array and the frames of a replay.
 _TENSOR, _ARRAY, _FRAMES = "__tensor__", "__array__", "__frames__"
 _READ_ERRORS = (OSError, SafetensorError, *DATA_ERRORS)
 
@@ -57,17 +58,18 @@ class Checkpoints:
         self._damaged: set[int] = set()
 
     def load(self, frames: bool = True, agent_steps: int | None = None) -> StateDict | None:
-        """The newest valid state, None if nothing was saved. A warning names damaged newer ones.
+        """The newest valid state, None if nothing was saved. A warning names newer checkpoints that are
+        damaged.
 
-        Without `frames` those of a replay, which are nearly all of the bytes, are neither read nor
-        verified. With `agent_steps`, one of `steps`, later checkpoints are ignored. Another process
-        may be training in this run.
+        Without `frames`, the frames of the replay, which are nearly all of the bytes, are neither read
+        nor verified. With `agent_steps`, a key of `steps()`, later checkpoints are ignored. Another
+        process may add and delete checkpoints meanwhile.
         """
         reasons = []
-        last = None if agent_steps is None else self.steps().get(agent_steps)
+        last_serial = None if agent_steps is None else self.steps().get(agent_steps)
         known = serials(self.folder)
         for serial in reversed(known):
-            if last is not None and serial > last:
+            if last_serial is not None and serial > last_serial:
                 continue
             try:
                 state, table = _read(self.folder, serial, frames)
@@ -90,10 +92,11 @@ class Checkpoints:
         return None
 
     def steps(self) -> dict[int, int]:
-        """The agent steps at which a run can resume, with the serial of the newest checkpoint of
-        each; frames are not read.
+        """The agent steps at which a run can resume, each with the serial of its newest checkpoint.
+        Frames are not read.
 
-        Step 0, the beginning, has serial 0. It is included if there is at most one checkpoint.
+        Step 0, the beginning of the run, has serial 0. It is included if no checkpoint or only the
+        first one was written.
         """
         known = serials(self.folder)
         steps = {0: 0} if known in ([], [1]) else {}
@@ -124,8 +127,8 @@ class Checkpoints:
 
     def save(self, state: StateDict, frames: bool = True) -> None:
         """Add `state`, nested dicts of tensors, arrays and JSON values, and delete all but the
-        checkpoint before it. Without `frames` those of a replay are not saved, and the checkpoint
-        before it, which has some, is deleted too."""
+        checkpoint before it. Without `frames`, the frames of the replay are not saved, and the
+        checkpoint before it is deleted too, so that no frames remain on the disk."""
         known = serials(self.folder)
         serial = known[-1] + 1 if known else 1
         folder = folder_of(self.folder, serial)
@@ -140,8 +143,8 @@ class Checkpoints:
             raise
         sync_folder(self.folder)
         self._saved_frames = table
-        before = [number for number in known if frames and number not in self._damaged]
-        self._prune({serial, *before[-1:]})
+        valid_before = [number for number in known if number not in self._damaged]
+        self._prune({serial, *valid_before[-1:]} if frames else {serial})
 
     def _write(
         self, temporary: Path, serial: int, state: StateDict, frames: bool
@@ -153,12 +156,11 @@ class Checkpoints:
         tree = _flatten(state, "", tensors)
         table, checksums = None, {}
         if _REPLAY_FRAMES in tensors:
-            replay, ring = tree["learner"]["replay"], tensors.pop(_REPLAY_FRAMES)
-            table = frame_table(ring, replay["written"], None)
+            replay, replay_frames = tree["learner"]["replay"], tensors.pop(_REPLAY_FRAMES)
+            table = frame_table(replay_frames, replay["written"], chunks=None)
             if frames:
-                chunks = self.folder / "frames"
-                saved = self._saved_frames
-                table = write_frames(chunks, serial, ring, replay["written"], saved)
+                chunks, written = self.folder / "frames", replay["written"]
+                table = write_frames(chunks, serial, replay_frames, written, self._saved_frames)
             replay["frames"] = {_FRAMES: table}
             checksums = {f"frames/{each['file']}": each["sha256"] for each in table["chunks"] or ()}
         # Copies: tied weights share memory, which safetensors refuses.
@@ -172,7 +174,7 @@ class Checkpoints:
         return table
 
     def _prune(self, kept: set[int]) -> None:
-        """Delete what no kept checkpoint needs, also what a killed process has left."""
+        """Delete the files that no kept checkpoint needs, and those that a killed process left."""
         names = {f"{serial:08d}" for serial in kept}
         used = set[str]()
         for serial in kept:
@@ -212,7 +214,7 @@ def common_checkpoint_steps(folders: Sequence[Path]) -> list[int]:
 
 
 def _read(folder: Path, serial: int, frames: bool) -> tuple[StateDict, FrameTable | None]:
-    """The state and its table of frames. One of _READ_ERRORS if any byte has changed."""
+    """The state and its table of frames. Raises one of _READ_ERRORS if any byte has changed."""
     checkpoint = folder_of(folder, serial)
     checksums = read_index(checkpoint)
     tree = json.loads(read_checked(checkpoint, "state.json", checksums))
@@ -246,7 +248,7 @@ def _unflatten(value: StateValue, tensors: dict[str, torch.Tensor]) -> StateValu
     if not isinstance(value, dict):
         return value
     if _TENSOR in value or _ARRAY in value:
-        ((kind, name),) = value.items()  # a ValueError if there is anything else
-        tensor = tensors.pop(name)  # a KeyError if a tensor is named twice
+        ((kind, name),) = value.items()  # raises ValueError if there are other keys
+        tensor = tensors.pop(name)  # raises KeyError if a tensor is named twice
         return tensor if kind == _TENSOR else tensor.numpy()
     return {name: _unflatten(item, tensors) for name, item in value.items()}

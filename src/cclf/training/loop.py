@@ -1,4 +1,4 @@
-"""The training loop. It names no algorithm, no method and no suite."""
+"""The training loop. It does not depend on the algorithm, the method or the suite."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from cclf.training.video import save_video
 from cclf.types import Learner, Metrics, StateDict
 
 RunError = NonFiniteError | WorkerError  # ends one run of several
-POLL_SECONDS = 0.01  # if the run can only wait for its evaluation
+POLL_SECONDS = 0.01  # the longest wait of one poll while a run only waits for its evaluation
 STOP_GRACE_SECONDS = 5.0  # for pending evaluations when a stop is requested
 
 
@@ -67,8 +67,10 @@ class MetricAccumulator:
 
 
 class PendingEvaluation(NamedTuple):
+    """An evaluation in progress, with the counters and the time at its start."""
+
     steps: EvaluationSteps
-    counters: StepCounters  # at its start
+    counters: StepCounters
     wall_seconds: float
 
 
@@ -92,8 +94,8 @@ class TrainingRun:
         self.learner, self.agent, self.folder = learner, agent, folder
         self.evaluates_asynchronously = evaluates_asynchronously
         self.checkpoints = Checkpoints(folder / "checkpoint")
-        self.saved_env_steps = 0  # in the newest checkpoint of this process
-        self.rows: dict[str, list[CsvRow]] = {}  # of the tables, at that checkpoint
+        self.saved_env_steps = 0  # at the last checkpoint that this process wrote
+        self.rows: dict[str, list[CsvRow]] = {}  # of the CSV files, up to the loaded checkpoint
         self.agent_steps = 0
         self.episodes = 0
         self.finished_returns: list[float] = []  # since the last row of train.csv
@@ -105,7 +107,7 @@ class TrainingRun:
         self._earlier_seconds = 0.0  # of the processes before this one
         self._started = time.monotonic()
         self._replay_lost = False  # the checkpoint was written without replay
-        # For callbacks, since the last call.
+        # What the next `notify` reports to the callbacks.
         self._has_stepped = False
         self._evaluations: list[EvaluationInfo] = []
 
@@ -127,7 +129,7 @@ class TrainingRun:
 
     def resume(self, agent_steps: int | None = None) -> None:
         """Load the newest valid checkpoint of the folder, or the one at `agent_steps`, if there is
-        one, and read the tables up to there. Nothing in the folder is changed."""
+        one, and read the rows of the tables up to its step. No file is changed."""
         saved, records = self.checkpoints.load(agent_steps=agent_steps), {}
         if saved is not None:
             with data_error_context(
@@ -143,13 +145,15 @@ class TrainingRun:
         self._started = time.monotonic()
 
     def step(self) -> None:
-        """Train for one step of the learner, or wait a moment for the evaluation that is due. Log,
-        evaluate and save if it is due."""
+        """Train for one step of the learner, or wait up to `POLL_SECONDS` for the evaluation that
+        is due. Log, evaluate and save, each if it is due."""
         if not self.evaluation_due:
             self._step_learner()
         if self.pending_evaluation is not None:
             self._poll_evaluation(POLL_SECONDS if self.evaluation_due else 0.0)
-        elif self.evaluation_due:  # not in the step in which one finished: see EvaluationInfo
+        elif self.evaluation_due:
+            # Not in the step in which another evaluation finished: until its callbacks have been
+            # called, the newest checkpoint must hold the agent that it evaluated.
             self._start_evaluation()
 
     def _step_learner(self) -> None:
@@ -182,19 +186,19 @@ class TrainingRun:
             self.finished_returns.clear()
         row |= self.averages.mean_and_reset() | self.learner.replay_metrics()
         self.log.write("train", row)
-        # Not after each update: here the values are on the host anyway.
+        # Checked per row and not per update: here the values are already on the host.
         check_finite(self.folder, row)
 
     def _start_evaluation(self) -> None:
-        """Start the evaluation that is due. If training continues meanwhile, save the checkpoint now,
-        otherwise when the evaluation has finished."""
+        """Start the evaluation that is due. If training continues during it, save a checkpoint now,
+        otherwise after it."""
         self._check_finite()  # an environment may raise on a non-finite action
         last = self.env_steps >= self.options.env_steps
         steps = self.evaluate(self.env_steps, self.options.video and last)
         self.pending_evaluation = PendingEvaluation(steps, self.counters, self.wall_seconds)
         if self.evaluates_asynchronously:
             self._save()
-            self.evaluation_due = last  # there are no further steps
+            self.evaluation_due = last  # after the last step, the run can only wait
 
     def evaluate(self, env_steps: int, record: bool) -> EvaluationSteps:
         """Start an evaluation with a copy of the current weights, since training may continue."""
@@ -246,12 +250,12 @@ class TrainingRun:
 
     def _save(self) -> None:
         self._check_finite()  # so that a run can always resume from its newest checkpoint
-        self.log.sync()  # a checkpoint must not be newer than the rows before it
+        self.log.sync()  # the rows before a checkpoint must be on disk before it is
         tables = {name: record._asdict() for name, record in self.log.records().items()}
-        wanted = self.options.keep_replay or self.env_steps < self.options.env_steps
-        kept = wanted and not self._replay_lost
-        extra = {"tables": tables} | ({} if kept else {REPLAY_KEPT: False})
-        self.checkpoints.save(self.state_dict() | extra, kept)
+        needs_replay = self.options.keep_replay or self.env_steps < self.options.env_steps
+        keeps_replay = needs_replay and not self._replay_lost
+        extra = {"tables": tables} | ({} if keeps_replay else {REPLAY_KEPT: False})
+        self.checkpoints.save(self.state_dict() | extra, keeps_replay)
         self.saved_env_steps = self.env_steps
 
     def _check_finite(self) -> None:
@@ -261,7 +265,7 @@ class TrainingRun:
 
     def notify(self, callbacks: Callbacks) -> bool:
         """Call the callbacks with the steps and evaluations since the last call. Returns whether one
-        of them requests a stop. A step during which training waits includes its evaluation."""
+        of them requests a stop. If training waits for an evaluation, they are called after it."""
         if self.evaluation_due and not self.evaluates_asynchronously:
             return False
         step = StepInfo(*self.counters, self.episodes) if self._has_stepped else None
@@ -280,8 +284,9 @@ class TrainingRun:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        own = self.state_dict() | {"tables": {}, REPLAY_KEPT: True, "finished_returns": [0.0]}
-        state = matching_state(own | {"learner": None, "averages": None}, state)
+        # The types to expect, by example. The learner and the averages check their own state.
+        expected = self.state_dict() | {"tables": {}, REPLAY_KEPT: True, "finished_returns": [0.0]}
+        state = matching_state(expected | {"learner": None, "averages": None}, state)
         self.agent_steps, self.episodes = state["agent_steps"], state["episodes"]
         self.finished_returns = state["finished_returns"]
         self._earlier_seconds = state["wall_seconds"]
@@ -322,8 +327,8 @@ def train_loop(
                 stop.requested = True
 
     while not stop.requested and (active := unfinished()):
-        # The next step of a batched run also updates the weights of the other runs of its batch, so
-        # evaluations that are due come first.
+        # Evaluations that are due come first, because the next step of a batched run also updates the
+        # weights of the other runs of its batch.
         for run in [run for run in active if run.evaluation_due] or active:
             attempt(run, TrainingRun.step)
     deadline = time.monotonic() + STOP_GRACE_SECONDS

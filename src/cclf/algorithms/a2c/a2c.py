@@ -240,7 +240,7 @@ class A2C:
         queries, keys, prediction_loss = query.detach(), key, None
         views, next_views = current, following
         if self.predicted is not None:
-            prediction = self.predicted.answers(self.transitions(rollout))
+            prediction = self.predicted.predictions(self.transitions(rollout))
             queries, keys = prediction.query.flatten(0, 1), prediction.key.flatten(0, 1)
             prediction_loss = prediction.loss
             views, next_views = torch.arange(2 * batch_size).chunk(2)

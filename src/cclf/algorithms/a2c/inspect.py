@@ -302,5 +302,5 @@ def _train(algorithms: Sequence[A2C], learner: RolloutLearner, env_steps: Tensor
 @torch.no_grad()
 def _forward_error(a2c: A2C, rollout: Rollout) -> np.ndarray:
     assert a2c.predicted is not None, "the forward measure predicts"
-    prediction = a2c.predicted.answers(a2c.transitions(rollout))
+    prediction = a2c.predicted.predictions(a2c.transitions(rollout))
     return np.asarray(equations.squared_distance(prediction.query, prediction.key)[1])

@@ -220,7 +220,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         # Eq. (3) to (6), (9), and the weights of (7)
         appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
-        learned, next_features = self._learned_features(views, features, appraisal)  # (V B, H) each
+        learned, next_features = self._critic_features(views, features, appraisal)  # (V B, H) each
         action = batch.action.repeat(len(appraisal.views.rows), 1)
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
@@ -280,7 +280,7 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         next_anchors = (self.method.num_augmented_views - 1) * batch_size
         return DrQv2Features(fixed, others[next_anchors:][:num_fixed], others)
 
-    def _learned_features(
+    def _critic_features(
         self, views: LazyCrops, features: DrQv2Features, appraisal: Appraisal[ViewIndex]
     ) -> tuple[Tensor, Tensor]:
         """Features (V B, H) of the views in the critic loss, with gradient, and of those in the

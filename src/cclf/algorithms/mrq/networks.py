@@ -1,4 +1,4 @@
-"""Networks of MR.Q: an encoder with a linear model of what follows, a policy, and two Q-functions."""
+"""Networks of MR.Q: encoders, a model of transitions, the MLP of the policy, and two Q-functions."""
 
 from collections.abc import Callable
 
@@ -49,13 +49,13 @@ class NormalizedMlp(nn.Module):
 class PixelEncoder(nn.Module):
     """Features z_s (B, D) of stacks of uint8 frames (B, C, H, W)."""
 
-    def __init__(self, channels: int, pixels: int, filters: int, feature_dim: int):
+    def __init__(self, channels: int, frame_pixels: int, filters: int, feature_dim: int):
         super().__init__()
         self.convolutions = nn.ModuleList()
         for stride in CONV_STRIDES:
             self.convolutions.append(nn.Conv2d(channels, filters, kernel_size=3, stride=stride))
-            channels, pixels = filters, (pixels - 3) // stride + 1
-        self.linear = nn.Linear(filters * pixels**2, feature_dim)
+            channels, frame_pixels = filters, (frame_pixels - 3) // stride + 1
+        self.linear = nn.Linear(filters * frame_pixels**2, feature_dim)
 
     def forward(self, frames: Tensor) -> Tensor:
         x = frames / 255.0 - PIXEL_OFFSET
@@ -76,8 +76,8 @@ class MlpStateEncoder(nn.Module):
 
 
 class Model(nn.Module):
-    """Features z_sa of a state and an action, and what they predict linearly: termination, the next
-    z_s and the reward."""
+    """The model of transitions: features z_sa of a state and an action, from which a linear layer
+    predicts termination, the next z_s and the reward."""
 
     def __init__(
         self, feature_dim: int, action_dim: int, action_feature_dim: int, hidden_dim: int, bins: int
@@ -110,5 +110,5 @@ class Critic(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(hidden_dim, 1) for _ in range(NUM_CRITICS))
 
     def forward(self, z_sa: Tensor) -> Tensor:
-        both = zip(self.mlps, self.heads, strict=True)
-        return torch.stack([head(normalize(mlp(z_sa))).squeeze(1) for mlp, head in both])
+        critics = zip(self.mlps, self.heads, strict=True)
+        return torch.stack([head(normalize(mlp(z_sa))).squeeze(1) for mlp, head in critics])

@@ -38,7 +38,8 @@ def make_learners(
         indices = [index for index, each in enumerate(resume_steps) if each == step]
         batch = [configs[index] for index in indices]
         games = [partial(make_env, config, derive(config.seed, "env")) for config in batch]
-        # One game, or games of a CPU that also computes the updates, are stepped in this process.
+        # Worker processes step the games only if there are several, and if the CPU does not also
+        # compute the updates.
         workers = 0
         if len(batch) > 1 and device.type == "cuda":
             workers = min(len(batch), len(os.sched_getaffinity(0)))
@@ -61,10 +62,10 @@ def make_batched_learner(
     replay = make_replay(config, len(configs), replay_device)
 
     game_workers = GameWorkers(games, observation_shape(config), workers, config.task)
-    actions = [num_actions(game.spec) for game in game_workers.games]
+    action_counts = [num_actions(game.spec) for game in game_workers.games]
     on_gpu = device.type == "cuda"
     compiler = compiled if on_gpu and config.run.compile else uncompiled
-    rainbow = BatchedRainbow(configs, actions, device, compiler=compiler)
+    rainbow = BatchedRainbow(configs, action_counts, device, compiler=compiler)
 
     log_every = config.run.log_every_agent_steps
     if replay.device != device:  # only what is on one device can be compiled or captured
@@ -87,7 +88,7 @@ def make_replay(config: Config[RainbowConfig], runs: int, device: torch.device) 
 
 
 def replay_size(config: Config[RainbowConfig]) -> ReplaySize:
-    """The most that the replay of one run holds. A short run does not allocate the whole capacity."""
+    """The size of the replay of one run. A short run does not allocate the whole capacity."""
     capacity = config.algorithm.replay_capacity_transitions
     transitions = min(capacity, max(1, config.planned_agent_steps))
     return ReplaySize(transitions, NStepReplay.bytes_needed(transitions, observation_shape(config)))
@@ -120,8 +121,8 @@ class BatchedLearner:
         compiler: Compiler = uncompiled,
     ):
         """Metrics are returned every `log_every_agent_steps`, as means over the updates since the
-        last time. With `cuda_graphs`, acting and learning run in CUDA graphs. `compiler` is for the
-        functions that use replay."""
+        last time. With `cuda_graphs`, acting and learning run in CUDA graphs. `compiler` compiles
+        the functions that read or write the replay."""
         self.games, self.algorithm, self.replay = games, rainbow, replay
         self.settings, self.log_every_agent_steps = rainbow.settings, log_every_agent_steps
         device, runs = rainbow.device, len(games.games)
@@ -132,7 +133,7 @@ class BatchedLearner:
         self._next_observation = torch.empty(
             shape, dtype=torch.uint8, pin_memory=device.type == "cuda"
         )
-        self.observations_valid = False  # whether `_next_observation` is that of the games now
+        self.observations_valid = False  # whether `_next_observation` is up to date
         self._observation = torch.empty(shape, dtype=torch.uint8, device=device)
         # Tensors, because a CUDA graph would not see Python numbers change.
         self._update_index = torch.zeros((), dtype=torch.int64, device=device)
@@ -144,11 +145,11 @@ class BatchedLearner:
         self._learn: Callable[[], Metrics] = self._update
         if cuda_graphs:
             self._act = GraphedPolicy(self._select_actions)
-            self._learn = GraphedUpdate(self._update, 1, None, [])
+            self._learn = GraphedUpdate(self._update, period=1, counter=None, generators=[])
         self.metric_sums = torch.zeros(
             len(rainbow.metric_names), runs, dtype=torch.float64, device=device
         )  # since the last report
-        self._returned_metrics: list[str] = []  # those that this method has
+        self._returned_metrics: list[str] = []  # those of `metric_names` that the method computes
         self.runs = [RunHandle(self, index) for index in range(runs)]
 
     def step(self, env_steps: int) -> list[StepResult]:
@@ -158,8 +159,8 @@ class BatchedLearner:
         actions_on_host = AsyncHostCopy(actions)
         self._store_actions(actions)
         # A transition can be sampled n steps after it was collected at the earliest, so the update
-        # can run before the games return, and on a GPU while they run. Only the bug of CURL's code
-        # reads how the newest step ended.
+        # can run before the games return, and on a GPU while they run. Only with `n_step_bug`, a bug
+        # of CURL's code, does it read whether the newest step ended an episode.
         if not self.replay.n_step_bug:
             self.learn(env_steps)
         results = self.games.step(actions_on_host.numpy())
@@ -296,7 +297,7 @@ class RunHandle:
             "metric_sums": batch.metric_sums[:, self.index],
             "agent_steps": batch.agent_steps,
             "updates": batch.updates,
-            "reported_updates": batch.unreported_updates,
+            "reported_updates": batch.unreported_updates,  # existing checkpoints have this key
             "age": int(batch.ages[self.index]),
         }
 
@@ -309,7 +310,8 @@ class RunHandle:
         batch = self.batch
         batch.agent_steps, batch.updates = state["agent_steps"], state["updates"]
         batch.unreported_updates = state["reported_updates"]
-        batch.ages[self.index] = state["age"] if self.env.load_state_dict(state["env"]) else 0
+        is_restored = self.env.load_state_dict(state["env"])  # otherwise a new episode begins
+        batch.ages[self.index] = state["age"] if is_restored else 0
         batch.observations_valid = False
         self.algorithm.load_state_dict(state["algorithm"])
         self.replay.load_run_state(self.index, state["replay"])

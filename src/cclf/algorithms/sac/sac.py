@@ -46,8 +46,8 @@ from cclf.types import Batch, Metrics, StateDict, UpdateResult
 
 
 class SacFeatures(NamedTuple):
-    """Features of the views before any step of this update. F views are fixed: they enter the
-    losses whichever view is selected."""
+    """Features of the views before any optimizer step of this update. F views are fixed: they enter
+    the losses whichever view is selected."""
 
     fixed: Tensor  # (F B, D) of o_t by the critic's encoder, with gradient
     next_fixed_conv: Tensor  # (F B, H) of o_(t+1) by the critic's convolutions
@@ -79,9 +79,9 @@ def q_target(
     target_features: Tensor,
     noise: Tensor,
 ) -> Tensor:
-    """y (B,) of Eq. (2) and (7), from features of the next views: `conv_features` (V B, H) by the
-    critic's convolutions, in one or two parts, and `target_features` (V B, D) by the target encoder.
-    `bonus` (B,), `weights` (V, B) and standard normal `noise` (V, B, A)."""
+    """y (B,) of Eq. (2) and (7), from features of the V next views in the target: `conv_features`
+    (V B, H) by the critic's convolutions, in one or two parts, and `target_features` (V B, D) by the
+    target encoder. `bonus` is (B,), `weights` (V, B), and `noise` (V, B, A) is standard normal."""
     # The parts are concatenated after the head, where features are small.
     features = torch.cat([sac.actor.head(part) for part in conv_features])
     policy = sac.actor.sample(features, noise.flatten(0, 1))
@@ -94,7 +94,7 @@ def q_target(
 def critic_loss(
     critic: SacCritic, features: Tensor, action: Tensor, target: Tensor, weights: Tensor
 ) -> tuple[Tensor, Metrics]:
-    """Eq. (1) and (7) for features (V B, D), actions (B, A), target (B,) and weights (V, B)."""
+    """Eq. (1) and (7): features (V B, D) of V views, actions (B, A), target (B,), weights (V, B)."""
     q1, q2 = critic.q_values(features, action.repeat(len(weights), 1))
     return twin_q_loss(q1, q2, target, weights)
 
@@ -102,8 +102,9 @@ def critic_loss(
 def actor_loss(
     sac: "SAC", conv_features: Tensor, features: Tensor, noise: Tensor
 ) -> tuple[Tensor, Metrics]:
-    """The sum of the losses of actor and temperature: neither has a gradient in the parameters of the
-    other, nor in the encoder, whose features (B, H) and (B, D) are detached."""
+    """The sum of the losses of the actor and of the temperature. Neither loss has a gradient with
+    respect to the parameters of the other, nor of the encoder: its features (B, H) and (B, D) are
+    detached."""
     policy = sac.actor.sample(sac.actor.head(conv_features), noise)
     q1, q2 = sac.critic.q_values(features, policy.action)
     loss = -equations.soft_value(q1, q2, policy.log_prob, sac.temperature.detach()).mean()
@@ -140,7 +141,7 @@ class SAC(PixelActorCritic[SacConfig]):
         """`compiler` compiles the functions of an update, for a GPU. `state_dim` is the length of one
         state vector, 0 for pixels."""
         super().__init__(config, action_dim)
-        settings, wrap = self.settings, compiler or uncompiled
+        settings, maybe_compile = self.settings, compiler or uncompiled
         self.target_entropy = -float(action_dim)
         stacked_dim = config.env.frame_stack * state_dim
         self.observations: PixelObservations | StateObservations = (
@@ -154,7 +155,7 @@ class SAC(PixelActorCritic[SacConfig]):
             convolutions = (
                 LinearStateEncoder(stacked_dim, settings.hidden_dim)
                 if state_dim
-                else make_pixel_encoder(config, wrap)
+                else make_pixel_encoder(config, maybe_compile)
             )
             encoder = Encoder(convolutions, settings.feature_dim, settings.encoder_tanh)
             sizes = (settings.feature_dim, action_dim, settings.hidden_dim)
@@ -173,24 +174,26 @@ class SAC(PixelActorCritic[SacConfig]):
         log_temperature = math.log(settings.initial_temperature)
         self.log_temperature = torch.tensor(log_temperature, device=device, requires_grad=True)
 
-        make = partial(self.optimizer_class, compiler=compiler)
+        make_optimizer = partial(self.optimizer_class, compiler=compiler)
         encoder_parameters = trainable_parameters(encoder)
         contrastive_parameters = [*encoder_parameters, *self.framework.parameters()]
         contrastive_rate = settings.contrastive_learning_rate
         betas = (settings.temperature_beta1, 0.999)
         self.optimizers = {
-            "critic": make(trainable_parameters(self.critic), settings.learning_rate),
-            "actor": make(self.actor.parameters(), settings.learning_rate),
-            "temperature": make([self.log_temperature], settings.temperature_learning_rate, betas),
-            "contrastive": make(contrastive_parameters, contrastive_rate),
+            "critic": make_optimizer(trainable_parameters(self.critic), settings.learning_rate),
+            "actor": make_optimizer(self.actor.parameters(), settings.learning_rate),
+            "temperature": make_optimizer(
+                [self.log_temperature], settings.temperature_learning_rate, betas
+            ),
+            "contrastive": make_optimizer(contrastive_parameters, contrastive_rate),
         }
         if settings.contrastive_encoder_steps == 2:
-            self.optimizers["encoder"] = make(encoder_parameters, contrastive_rate)
+            self.optimizers["encoder"] = make_optimizer(encoder_parameters, contrastive_rate)
 
-        self._appraise, self._q_target = wrap(appraise), wrap(q_target)
-        self._critic_loss, self._actor_loss = wrap(critic_loss), wrap(actor_loss)
-        self._contrastive_loss = wrap(Framework.contrastive_loss)
-        self._polyak_update = wrap(polyak_update)
+        self._appraise, self._q_target = maybe_compile(appraise), maybe_compile(q_target)
+        self._critic_loss, self._actor_loss = maybe_compile(critic_loss), maybe_compile(actor_loss)
+        self._contrastive_loss = maybe_compile(Framework.contrastive_loss)
+        self._polyak_update = maybe_compile(polyak_update)
 
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult:
         """One step of Algorithm 1: appraise the batch, then update critic, target networks, actor and
@@ -203,21 +206,21 @@ class SAC(PixelActorCritic[SacConfig]):
 
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
-                learned = self._learned_features(views, features, appraisal)  # (V B, D)
+                critic_features = self._critic_features(views, features, appraisal)  # (V B, D)
             with target_stream:
                 target = self._td_target(views, features, appraisal, batch, noise.target)  # (B,)
         loss, critic_metrics = self._critic_loss(  # Eq. (1), (7)
-            self.critic, learned, batch.action, target, appraisal.weights
+            self.critic, critic_features, batch.action, target, appraisal.weights
         )
         gradients = self._step(loss, "critic")
         metrics |= critic_metrics | {"gradient_norm": get_total_norm(gradients)}
 
-        updates_target = self.updates % self.settings.target_every_updates == 0
-        if updates_target:  # the actor's step neither reads nor changes it
+        target_is_due = self.updates % self.settings.target_every_updates == 0
+        if target_is_due:  # the actor's step neither reads nor changes the target networks
             self._update_target()
 
-        updates_actor = self.updates % self.settings.actor_every_updates == 0
-        if updates_actor or contrastive:
+        actor_is_due = self.updates % self.settings.actor_every_updates == 0
+        if actor_is_due or contrastive:
             # The critic's step has changed the encoder, so the anchors are encoded again.
             anchors = views.select(slice(batch_size))
             with torch.set_grad_enabled(contrastive):
@@ -226,16 +229,14 @@ class SAC(PixelActorCritic[SacConfig]):
             with concurrent_streams() as (encoder_stream, actor_stream):
                 with encoder_stream:
                     if contrastive:
-                        key = self.key_features(
-                            views, appraisal, reuse=not updates_target
-                        )  # (B, D)
+                        key = self.key_features(views, appraisal, reuse=not target_is_due)  # (B, D)
                         loss = self._contrastive_loss(  # Eq. (8)
                             self.framework, query, key, appraisal.curiosity
                         )
                         self._step(loss, "encoder", "contrastive")
                         metrics["contrastive_loss"] = loss.detach()
                 with actor_stream:
-                    if updates_actor:
+                    if actor_is_due:
                         loss, actor_metrics = self._actor_loss(
                             self, conv_features.detach(), query.detach(), noise.actor
                         )
@@ -245,7 +246,7 @@ class SAC(PixelActorCritic[SacConfig]):
         return UpdateResult(metrics, priority)
 
     def _step(self, loss: Tensor, *names: str) -> list[Tensor]:
-        """Step these optimizers, as far as they exist. Returns the gradients."""
+        """Step those of the named optimizers that this method has. Returns the gradients."""
         optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
         return backward_and_step(loss, *optimizers)
 
@@ -265,11 +266,11 @@ class SAC(PixelActorCritic[SacConfig]):
             next_target = keys[first_next - batch_size :][:num_fixed]
             return SacFeatures(fixed, next_conv, next_target, keys)
 
-    def _learned_features(
+    def _critic_features(
         self, views: LazyViews, features: SacFeatures, appraisal: Appraisal[ViewIndex]
     ) -> Tensor:
-        """Features (V B, D) of the views in the critic loss, with gradient."""
-        if appraisal.views.rows.numel() == len(features.fixed):
+        """Features (V B, D) of the V views in the critic loss, with gradient."""
+        if appraisal.views.rows.numel() == len(features.fixed):  # no view was selected
             return features.fixed
         selected = self.critic.encoder(views.select(appraisal.views.rows[1]))
         return torch.cat([features.fixed, selected])
@@ -300,12 +301,12 @@ class SAC(PixelActorCritic[SacConfig]):
     def _update_target(self) -> None:
         critic, target = self.critic, self.target_critic
         q_rate, encoder_rate = self.settings.q_ema_rate, self.settings.encoder_ema_rate
-        for online, slow, rate in (
+        for online, average, rate in (
             (critic.q1, target.q1, q_rate),
             (critic.q2, target.q2, q_rate),
             (critic.encoder, target.encoder, encoder_rate),
         ):
-            self._polyak_update(list(slow.parameters()), list(online.parameters()), rate)
+            self._polyak_update(list(average.parameters()), list(online.parameters()), rate)
 
     @property
     def temperature(self) -> Tensor:
@@ -320,9 +321,9 @@ class SAC(PixelActorCritic[SacConfig]):
         policy_generator: torch.Generator,
     ) -> Tensor:
         """A sampled action (B, A) for stacks of whole frames (B, C, H, W) or for states (B, D)."""
-        batch_size, kind = len(observation), self.settings.collection_view
+        batch_size, augmentation_kind = len(observation), self.settings.collection_view
         noise = self.policy_noise(batch_size, generator=policy_generator)
-        augmentation = self.observations.sample(kind, 1, batch_size, augment_generator)
+        augmentation = self.observations.sample(augmentation_kind, 1, batch_size, augment_generator)
         view = self.observations.augmented(observation, augmentation)
         features = self.actor.head(self.critic.encoder.convolutions(view))
         return self.actor.sample(features, noise).action
