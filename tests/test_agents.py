@@ -1,5 +1,5 @@
-"""Agents by name: those of this package, and those of the Hugging Face Hub, for which a local stand-in
-takes the place of huggingface_hub."""
+"""Agents by name: those of this package, and those of the Hugging Face Hub, which a local fake of
+huggingface_hub replaces."""
 
 import hashlib
 import json
@@ -85,8 +85,8 @@ def test_a_folder_of_the_user_comes_before_the_pretrained_agent(
 
 
 class Hub(types.SimpleNamespace):
-    """As much of huggingface_hub as is used, with a folder in place of the hub. Downloads are links, as
-    in its cache."""
+    """The used part of huggingface_hub, with a local folder as the hub. Downloads are links, as in
+    its cache."""
 
     def __init__(self, folder: Path):
         super().__init__(folder=folder, __spec__="found")

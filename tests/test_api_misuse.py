@@ -98,6 +98,7 @@ def test_train_takes_numbers_of_numpy_and_pytorch(tmp_path: Path, plain: cclf.Ru
 LOAD = [
     *(("run", wrong, PATH) for wrong in (None, 5, b"x", [], Unprintable())),
     *(("run", wrong, NO_NAME) for wrong in ("", "\0")),
+    ("run", Path(__file__).parent, "is not a run folder"),
     *(("device", wrong, TEXT) for wrong in (None, 0, [], torch.device("cpu"))),
     *(("device", wrong, "use cpu, cuda") for wrong in ("cpu:1", "", "\0")),
     *(("seed", wrong, "seed=") for wrong in (-1, "x", None, 1.5, True, [1], 10**400)),
@@ -144,7 +145,7 @@ def test_reset_takes_indices_or_booleans_of_rows(plain: cclf.Run) -> None:
     agent, frames = plain.agent("cpu"), frames_of(TINY, 3)
     refused(lambda: agent.reset([0]), "the last batch had 0 rows")
     first = agent.act(frames)
-    # One number for rows of 3 and of 20, and what no row is called.
+    # Invalid row indices and other invalid values.
     for wrong in ([0.0], "0", 5, [None], [-1], [3], ["a"], {0: 1}, {1}, [[0]], [10**30], b"\0"):
         refused(lambda wrong=wrong: agent.reset(wrong), "the last batch had 3 rows")
     for wrong in ([True], float("nan"), np.array(1), (n for n in [0]), Unprintable()):

@@ -1,5 +1,5 @@
-"""The contract of the command line: what programs and people rely on. In this process but for
-signals and imports."""
+"""The command line: outputs, exit codes and files. Tests call `cli.main` in this process, except
+for signals and imports."""
 
 import contextlib
 import io
@@ -75,8 +75,9 @@ def assert_refused(result, *words):
 # -------------------------------------------------------------------------------------------------
 
 
-def test_quick_commands_import_nothing_slow():
-    """In one process: the modules of a later command may be more than those of the earlier ones."""
+def test_commands_without_training_do_not_import_torch():
+    """In one process: each command may import further modules, so those that import least come
+    first."""
     script = """
 import sys
 from cclf.cli import main
@@ -98,7 +99,7 @@ for words, absent in (
 
 @pytest.mark.quick("set_by_user0-2000")
 @pytest.mark.parametrize(("set_by_user", "spins"), [({}, "2000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
-def test_openmp_threads_sleep_soon(set_by_user, spins):
+def test_openmp_spin_count_is_limited_unless_set(set_by_user, spins):
     """Spinning threads make an update thirty times slower if another process is busy. OpenMP prints
     its settings."""
     script = """
@@ -293,7 +294,7 @@ def test_finished_run_prints_the_next_commands(finished):
     ]
 
 
-def test_next_commands_are_those_that_work():
+def test_next_commands_are_possible_for_the_run():
     def commands(config, folder="runs/seed-1"):
         return training.next_commands(config, Path(folder))
 
@@ -381,11 +382,14 @@ def test_other_suites_train_and_are_evaluated(tmp_path, task, method):
 # --- bad input
 # ---------------------------------------------------------------------------------------------------------
 
-BAD = {
+INVALID = {
     "command": (["trian"], ["unknown command 'trian'; did you mean train?"]),
     "no task": (["train"], ["train needs a task"]),
     "task": (["train", "toy/raech"], ["unknown task 'toy/raech'; did you mean toy/reach?"]),
     "dmc task": (["train", "dmc/cartpole-swingpu"], ["did you mean dmc/cartpole-swingup?"]),
+    "task without a suite": (["train", "cartpole-swingup"], ["did you mean dmc/cartpole-swingup?"]),
+    "suite without a task": (["train", "dmc/"], ["unknown task 'dmc/'"]),
+    "task unlike any other": (["train", "zzz/zzz"], ["unknown task 'zzz/zzz'"]),
     "gym id": (["train", "gym/Pendulm-v1"], ["did you mean Pendulum-v1?"]),
     "gym actions": (["train", "gym/CartPole-v1", "--base", "sac"], ["which is discrete"]),
     "minigrid task": (["train", "minigrid/Emty-16x16"], ["Emty-16x16"]),
@@ -393,7 +397,10 @@ BAD = {
         ["train", "toy/reach", "--method", "dqr"],
         ["unknown method 'dqr'; did you mean drq?"],
     ),
-    "method of another base": (["train", "toy/reach", "--method", "re3"], ["'re3'", "a2c"]),
+    "method of another base": (
+        ["train", "toy/reach", "--method", "re3"],
+        ["it is a method of a2c"],
+    ),
     "method without a name": (["train", "toy/reach", "--method"], ["--method"]),
     "profile": (
         ["train", "toy/reach", "--profile", "papr"],
@@ -453,10 +460,10 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    words, expected = BAD[name]
+    words, expected = INVALID[name]
     assert_refused(cclf(*words), *expected)
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
@@ -478,7 +485,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, name):
         ("report runs more", "Unrecognized options: more"),
     ],
 )
-def test_bad_options_are_named_in_any_terminal(words, line, encoding, monkeypatch, capsys):
+def test_invalid_options_are_named_in_any_terminal(words, line, encoding, monkeypatch, capsys):
     """tyro draws boxes and uses colors if standard output is a terminal."""
 
     class Terminal(io.TextIOWrapper):
@@ -501,7 +508,7 @@ def test_errors_of_libraries_become_one_line_too(monkeypatch):
 
 
 def test_file_in_the_place_of_the_out_folder_is_refused(tmp_path):
-    """Root may write anywhere, so permissions would prove nothing here."""
+    """Permissions do not restrict root, so the test uses a file."""
     (tmp_path / "runs").write_text("mine")
     assert_refused(
         cclf("train", *tiny_options(tiny_config()), "--out", tmp_path / "runs"),
@@ -627,11 +634,11 @@ def wait_for_step(folder, env_steps, process):
 
 @pytest.mark.quick("15")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number):
+def test_signal_saves_the_run_and_the_same_command_resumes(tmp_path, number):
     """That it ends with the same bytes is tested in test_reliability.py."""
     process = start(tmp_path)
     folder = tmp_path / LONG.run_name()
-    wait_for_step(folder, 65, process)  # past the first checkpoint
+    wait_for_step(folder, 65, process)  # after the first checkpoint
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stderr

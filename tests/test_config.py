@@ -137,8 +137,8 @@ FIELDS = [(kind, name) for kind in KINDS for name in validation.field_types(kind
 
 
 def bad_values(kind) -> list[object]:
-    """What a field of this type must refuse: beyond both ends, no number at all, and values of
-    other types."""
+    """Values that a field of this type must refuse: beyond both bounds, NaN, and values of other
+    types."""
     parts = get_args(kind) if get_origin(kind) in (Annotated, UnionType, Union) else (kind,)
     if NoneType in parts:
         return [value for value in bad_values(parts[0]) if value is not None]
@@ -220,7 +220,7 @@ def changed(value):
 
 
 def with_field(config, group, name, value):
-    """Past the checks: naming must not depend on what makes sense together."""
+    """Without validation: the run name must not depend on which combinations are valid."""
     part = dataclasses.replace(config)  # a copy
     inner = object.__new__(type(getattr(config, group)))
     for key, old in dataclasses.asdict(getattr(config, group)).items():
@@ -245,8 +245,8 @@ def test_run_name_depends_on_every_field_that_affects_learning():
 
 
 def test_run_name_ignores_options_without_effect():
-    """Crops are never the same, so a belief over distinct ones is the same belief: no other run, no
-    other name."""
+    """Crops are never equal, so a belief over distinct keys is the same belief, and the run has the
+    same name."""
     assert with_field(BASE, "method", "negatives", "distinct").run_name() == BASE.run_name()
     drq = presets.resolve("dmc/cartpole-swingup", "drq")
     assert with_field(drq, "method", "bonus_temperature", 0.7).run_name() == drq.run_name()
@@ -256,7 +256,7 @@ def test_run_name_ignores_options_without_effect():
 
 
 def test_run_names_are_those_of_version_0_2():
-    """Of version 0.2: a folder that was begun then is found again."""
+    """A folder of version 0.2 is found again."""
     assert BASE.run_name() == "dmc/cartpole-swingup/cclf/seed-1-70bb76d7"
     doorkey = presets.resolve("minigrid/DoorKey-6x6", "re3+cclf", seed=7)
     assert doorkey.run_name() == "minigrid/DoorKey-6x6/re3+cclf/seed-7-273a788a"

@@ -39,7 +39,7 @@ def views_of(seed: int) -> Views:
 
 
 def framework_of(measure: str, **overrides: Any) -> Framework:
-    """With W of `BELIEF`, so that what two of them differ in is the measure alone."""
+    """A framework with the W of `BELIEF`, so that two of them differ in the measure only."""
     framework = Framework(FEATURES, MethodConfig(curiosity=measure, **overrides)).double()
     framework.load_state_dict(BELIEF.state_dict())
     return framework
@@ -67,7 +67,7 @@ def test_shuffled_curiosity_is_the_same_numbers_in_another_order_in_every_use() 
         assert torch.equal(getattr(others, name), getattr(own, name)[:, ORDER])
     before = torch.ones(BATCH, dtype=torch.float64)
     assert torch.equal(mixed.priority(before, others), plain.priority(before, own)[ORDER])
-    # what is learned from stays where it was: only which view of it was chosen may be another
+    # each sample stays in its row; only the selected view may differ
     assert torch.equal(others.views[0], own.views[0])
     for sample, view in enumerate(others.selected_view):
         assert torch.equal(others.views[1, sample], views_of(1).inputs[view, sample])
@@ -83,7 +83,7 @@ def test_even_curiosity_is_constant_with_the_mean_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("measure", [name for name in STATELESS if name != "shuffled"])
-def test_no_other_measure_asks_for_an_order_or_reads_one(measure: str) -> None:
+def test_other_measures_neither_request_nor_read_an_order(measure: str) -> None:
     framework = framework_of(measure)
     stream = torch.Generator().manual_seed(1)
     before = stream.get_state()
@@ -93,7 +93,7 @@ def test_no_other_measure_asks_for_an_order_or_reads_one(measure: str) -> None:
     assert all(torch.equal(*pair) for pair in zip(with_order, without, strict=True))
 
 
-def test_an_order_is_drawn_where_a_use_of_curiosity_reads_it_alone() -> None:
+def test_order_is_drawn_only_where_a_use_of_curiosity_reads_it() -> None:
     stream = torch.Generator().manual_seed(1)
     drawn = [framework_of("shuffled").sample_permutation(BATCH, stream) for _ in range(2)]
     assert all(sorted(order.tolist()) == list(range(BATCH)) for order in drawn)
@@ -103,8 +103,9 @@ def test_an_order_is_drawn_where_a_use_of_curiosity_reads_it_alone() -> None:
 
 
 @pytest.mark.parametrize("task", ["toy/reach-1d", "minigrid/Empty-5x5", "toy/catch"])
-def test_a_control_begins_as_cclf_does(task: str) -> None:
-    """Networks, replay and first draws are the same: what differs later is the measure's doing."""
+def test_initial_state_of_a_control_equals_that_of_cclf(task: str) -> None:
+    """Networks, replay and first random numbers are the same, so later differences are due to the
+    measure."""
     learners = [
         make_learner(tiny_config(task, method), CPU) for method in ("cclf", "cclf-shuffled")
     ]
@@ -116,7 +117,7 @@ def test_a_control_begins_as_cclf_does(task: str) -> None:
 
 
 @pytest.mark.parametrize("measure", STATELESS)
-def test_every_measure_maps_over_runs_and_is_one_graph(measure: str) -> None:
+def test_every_measure_works_with_vmap_and_compiles_as_one_graph(measure: str) -> None:
     framework = framework_of(measure)
     now, following = ([views_of(seed).inputs for seed in pair] for pair in ((1, 3), (2, 4)))
     orders = [ORDER, ORDER.flip(0)]
@@ -127,7 +128,7 @@ def test_every_measure_maps_over_runs_and_is_one_graph(measure: str) -> None:
         )
         return appraisal.weights, appraisal.curiosity, appraisal.selected_view
 
-    framework.method = MethodConfig(curiosity=measure, reward=False)  # its maxima cannot be mapped
+    framework.method = MethodConfig(curiosity=measure, reward=False)  # vmap cannot write maxima
     alone = [bonus(*each) for each in zip(now, following, orders, strict=True)]
     stacked = vmap(bonus)(*map(torch.stack, (now, following, orders)))
     graph = torch.compile(bonus, backend="eager", fullgraph=True)
@@ -160,8 +161,9 @@ def test_controls_are_methods_that_differ_in_their_curiosity_alone(base: str, ow
 
 
 @pytest.mark.parametrize("base", algorithms())
-def test_no_base_names_a_measure_where_it_learns(base: str) -> None:
-    """Only its list of methods may: an update that asks which one is running is no base."""
+def test_updates_do_not_name_a_measure(base: str) -> None:
+    """Only the list of methods may name measures: an update must not depend on the name of its
+    measure."""
     package = Path(cclf.__file__).parent / "algorithms" / base
     for path in package.glob("*.py"):
         if path.name == "presets.py":

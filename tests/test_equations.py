@@ -1,5 +1,5 @@
-"""Eq. (1)-(9): by hand, by property, and against the released code's figures. See
-golden/released_sac.json for the latter."""
+"""Eq. (1)-(9): by hand, by property, and against numbers of the released code in
+golden/released_sac.json."""
 
 import math
 
@@ -149,7 +149,7 @@ def test_overlap_counts_the_shared_pixels_and_is_symmetric(
     assert shared == equations.overlap(torch.tensor(other), torch.tensor(one), size)
 
 
-def test_most_curious_tells_beliefs_apart_whose_curiosity_rounds_to_one() -> None:
+def test_most_curious_distinguishes_beliefs_near_zero() -> None:
     beliefs = torch.tensor([[1e-10], [1e-12], [1e-11]])
     assert (equations.curiosity(beliefs) == 1.0).all()
     assert equations.select_most_curious(beliefs).tolist() == [1]
@@ -211,7 +211,7 @@ def test_intrinsic_reward_by_hand() -> None:
     close(bonus, [0.16])
 
 
-# --- the released code's figures ---
+# --- numbers of the released code ---
 
 
 @pytest.mark.parametrize("precision", DTYPES)
@@ -266,12 +266,12 @@ def test_priority_agrees_with_the_released_code(precision: str) -> None:
     priorities, places = initial_priorities(), recorded["indices"]
     curiosity = equations.curiosity(fixed_uniform("equations.priority_belief", (8,)).to(dtype))
     new = equations.priority(priorities[places].to(dtype), curiosity, curiosity, momentum=0.99)
-    for place, weight in zip(places, new, strict=True):  # in turn, so that the last duplicate wins
+    for place, weight in zip(places, new, strict=True):  # one by one: the last duplicate counts
         priorities[place] = weight
     assert largest_error(priorities, recorded["after"]) < TOLERANCE[precision]
 
 
-def test_no_curiosity_at_all_teaches_nothing_instead_of_dividing_by_zero() -> None:
+def test_contrastive_loss_of_zero_curiosity_is_zero() -> None:
     logits = torch.randn(4, 4, dtype=torch.float64).requires_grad_()
     loss = equations.contrastive_loss(logits, torch.zeros(4, dtype=torch.float64), "weighted-mean")
     assert loss.item() == 0.0
@@ -279,7 +279,7 @@ def test_no_curiosity_at_all_teaches_nothing_instead_of_dividing_by_zero() -> No
     assert torch.equal(gradient, torch.zeros_like(logits))
 
 
-def test_adam_is_pytorchs_own():
+def test_adam_equals_that_of_pytorch():
     torch.manual_seed(0)
     parameter = torch.nn.Parameter(torch.randn(2, 50, dtype=torch.float64))
     optimiser = torch.optim.Adam([parameter], lr=1e-3, eps=1.5e-4)

@@ -39,7 +39,8 @@ def test_agent_acts_in_a_plain_and_in_a_vectorized_gymnasium_loop() -> None:
 
 
 class Trial:
-    """As much of an Optuna trial as is used: options in the middle of their range, and no patience."""
+    """The used part of an Optuna trial: it suggests the middle of each range, and may prune at the
+    first report."""
 
     def __init__(self, prunes: bool):
         self.prunes, self.suggested = prunes, ""
@@ -135,7 +136,7 @@ def test_cells_of_a_notebook_run(
 
 
 class Table(list[dict[str, Any]]):
-    """As much of a DataFrame as is used."""
+    """The used part of a DataFrame."""
 
     def __getitem__(self, columns: Any) -> Any:
         return [[row[column] for column in columns] for row in self]

@@ -53,7 +53,7 @@ QUICK = [
 
 
 def install(site: Path, name: str, entry_points: str, files: dict[str, str]) -> None:
-    """As pip leaves a package behind: its modules, and a folder that says what it adds."""
+    """Install a package as pip does: its modules, and a metadata folder with its entry points."""
     for path, text in files.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text)
@@ -64,7 +64,7 @@ def install(site: Path, name: str, entry_points: str, files: dict[str, str]) -> 
 
 
 def install_from_page(site: Path, folder: str) -> None:
-    """What pip makes of the files that the page shows under `folder`."""
+    """Install the files that the page shows under `folder`, as pip does."""
     files = {
         name.removeprefix(f"{folder}/"): text
         for name, text in FILES.items()
@@ -77,8 +77,8 @@ def install_from_page(site: Path, folder: str) -> None:
     install(site, project["name"], "\n".join(lines), files)
 
 
-def in_shell(commands: str, site: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Words of the page, typed in `folder` where the packages of `site` are installed."""
+def run_in_shell(commands: str, site: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run commands of the page in `folder`, with the packages of `site` installed."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), str(site)])}
     script = f'set -e\ncclf() {{ "{sys.executable}" -P -m cclf.cli "$@"; }}\n{commands}'
     return subprocess.run(
@@ -132,7 +132,7 @@ def test_q_table_of_the_page_learns_to_catch(base_runs: tuple[Path, str]) -> Non
 def test_gymnasium_environment_of_the_page_is_trained_by_rainbow(tmp_path: Path) -> None:
     pytest.importorskip("pygame")
     shutil.copy(EXAMPLES / "three_torques.py", tmp_path)
-    done = in_shell(COMMANDS["gym"], tmp_path, tmp_path)
+    done = run_in_shell(COMMANDS["gym"], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     first = next(line for line in done.stderr.splitlines() if line.startswith("gym/"))
     assert "has vectors: learning from rendered frames" in first
@@ -143,7 +143,7 @@ def test_gymnasium_environment_of_the_page_is_trained_by_rainbow(tmp_path: Path)
 def test_encoder_of_the_page_is_trained_and_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As it is typed, with a smaller budget."""
+    """The commands of the page, with a smaller budget."""
     shutil.copy(EXAMPLES / "my_encoders.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     path, *commands = (
@@ -216,7 +216,7 @@ def test_default_agent_evaluates_like_the_agent_of_sac() -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder whose packages are installed for this process, as long as a test runs."""
+    """A folder; its packages are installed in this process while a test runs."""
     with installed(monkeypatch, tmp_path):
         yield tmp_path
 
@@ -256,7 +256,7 @@ def test_options_without_effect_for_a_plugin_algorithm_are_refused(
 
 
 def test_method_of_the_page_trains_with_the_update_of_sac(here: Path) -> None:
-    """As the same numbers under SAC's own name are, to the byte."""
+    """Its bytes equal those of the same settings as a method of SAC."""
     install_from_page(here, "method")
     words = tiny_options(tiny_config(env_steps=30))
     sizes = words[words.index("--seed") :]
@@ -289,7 +289,9 @@ def test_plugin_algorithm_trains_on_a_plugin_task_and_resumes_exactly(
     """In two processes as in one."""
     half = ["313" if word == "626" else word for word in QUICK]
     words = "train corridor/short --base q-table"
-    done = in_shell(f"cclf {words} {' '.join(half)}\ncclf {words} {' '.join(QUICK)}", site, here)
+    done = run_in_shell(
+        f"cclf {words} {' '.join(half)}\ncclf {words} {' '.join(QUICK)}", site, here
+    )
     assert done.returncode == 0, done.stderr
     assert "resuming at 313 env steps" in done.stderr
     for folder in ("base", "suite"):
@@ -318,7 +320,7 @@ def test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind(
 
 @pytest.mark.slow("test_plugin_suite_is_listed_with_the_default_algorithm_of_its_kind")
 def test_every_command_of_the_page_works_with_a_plugin_suite(site: Path, tmp_path: Path) -> None:
-    done = in_shell(COMMANDS["suite"], site, tmp_path)
+    done = run_in_shell(COMMANDS["suite"], site, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "4 of 4 runs done" in done.stderr
     report = (tmp_path / "report.html").read_text()

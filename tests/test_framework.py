@@ -1,4 +1,4 @@
-"""The framework on its own: foreign encoders, made-up views, no base algorithm."""
+"""The framework without a base algorithm, with simple encoders and synthetic views."""
 
 import re
 from pathlib import Path
@@ -36,8 +36,8 @@ def plain(**overrides: Any) -> Framework:
 
 def vector_views(strength: list[list[float]]) -> Views:
     """Views that are their own features. Sample b is `strength` times the b-th unit vector, so its
-    logits in view v are strength[0][b] * strength[v][b] for its own key and 0 for the others:
-    the weaker a view, the less it is believed."""
+    logits in view v are strength[0][b] * strength[v][b] for its own key and 0 for the others: a
+    smaller strength gives a lower belief."""
     images = torch.stack([torch.diag(torch.tensor(row)) for row in strength])
     return Views(images, torch.zeros(len(strength), BATCH, 2, dtype=torch.int64))
 
@@ -181,7 +181,7 @@ def test_weights_of_each_sample_sum_to_one(regularisation: bool) -> None:
         assert (appraisal.weights == 0.5).all()
 
 
-def test_bonus_is_zero_and_the_maxima_rest_when_reward_is_off() -> None:
+def test_bonus_is_zero_and_the_maxima_are_constant_without_reward() -> None:
     framework = make_framework(reward=False)
     appraisal = appraise(framework, reward=torch.tensor([1.0, 2.0, 3.0]))
     assert torch.equal(appraisal.bonus, ZERO)
@@ -190,7 +190,7 @@ def test_bonus_is_zero_and_the_maxima_rest_when_reward_is_off() -> None:
 
 
 def force_beliefs(monkeypatch: pytest.MonkeyPatch, *beliefs: Tensor) -> None:
-    """Makes the belief about the only other view of o and of o', in turn, whatever a test says."""
+    """Set the beliefs about the second views of o and of o' to the values of a test, in this order."""
     turns = iter(beliefs)
     monkeypatch.setattr(equations, "belief", lambda *_: next(turns)[None])
 
@@ -258,7 +258,7 @@ def test_bonus_and_maxima_agree_with_the_released_code(
 
 
 def test_metrics_of_a_batch_of_one_are_numbers() -> None:
-    """One sample has no spread; the mean of such rows must not end a run as not finite."""
+    """The standard deviation of one sample is undefined, but its metric must be finite."""
     framework = Framework(2)
     views = Views(torch.rand(5, 1, 2))
     appraisal = framework.appraise(
@@ -313,7 +313,7 @@ def test_distinct_negatives_leave_copies_of_an_observation_out_of_the_belief() -
     torch.testing.assert_close(distinct, torch.full((3,), float(e / (e + 1))))
 
 
-def test_matches_say_to_whom_each_anchor_is_thought_to_belong() -> None:
+def test_matches_are_the_probabilities_of_each_key() -> None:
     framework = make_framework()
     matches = framework.match_probabilities(NOW, identity, identity)
     assert matches.shape == (3, BATCH, BATCH)
@@ -333,7 +333,7 @@ def test_matches_say_to_whom_each_anchor_is_thought_to_belong() -> None:
     assert distinct[:, 1].tolist() == [0.0, 0.0, 0.0], "a copy is nobody to be taken for"
 
 
-def test_contrastive_loss_teaches_the_query_and_the_belief_but_not_the_key() -> None:
+def test_contrastive_loss_has_gradients_for_the_query_and_w_but_not_for_the_key() -> None:
     framework = make_framework()
     query, key = (torch.randn(BATCH, BATCH, requires_grad=True) for _ in range(2))
     framework.contrastive_loss(query, key, torch.ones(BATCH)).backward()
@@ -344,7 +344,7 @@ def test_contrastive_loss_teaches_the_query_and_the_belief_but_not_the_key() -> 
     assert key.grad is None
 
 
-def test_belief_starts_uniform_between_0_and_1_and_maxima_travel_in_the_state() -> None:
+def test_initial_w_is_uniform_between_0_and_1_and_the_state_contains_the_maxima() -> None:
     torch.manual_seed(0)
     framework = Framework(50)
     assert framework.bilinear.shape == (50, 50)
@@ -353,7 +353,7 @@ def test_belief_starts_uniform_between_0_and_1_and_maxima_travel_in_the_state() 
     assert set(framework.state_dict()) == {"bilinear", "reward_max", "bonus_max"}
 
 
-def test_the_foreign_algorithm_of_the_documentation_runs() -> None:
+def test_custom_algorithm_of_the_documentation_learns() -> None:
     page = Path(__file__).parents[1] / "docs" / "extending.md"
     assert page.exists(), f"{page} is missing: it must hold the example of a foreign base algorithm"
     _, marker, rest = page.read_text().partition("<!-- test: foreign-algorithm -->")
@@ -363,8 +363,8 @@ def test_the_foreign_algorithm_of_the_documentation_runs() -> None:
     made: dict[str, Any] = {"__name__": "foreign_algorithm"}
     exec(compile(example.group(1), str(page), "exec"), made)
 
-    # It will be copied, so it must be right: no bootstrap beyond the end, and a target that
-    # follows.
+    # Readers copy this code, so it must be correct: no bootstrap after a termination, and a target
+    # that follows.
     ended, rewards = made["done"] == 1.0, made["reward"] + made["appraisal"].bonus
     assert 0 < ended.sum() < len(ended)
     assert torch.equal(made["y"][ended], rewards[ended])

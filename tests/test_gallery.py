@@ -257,7 +257,7 @@ def shifted(frames, uniform):
 
 
 def rainbow_reference_rows(learner, env_steps):
-    """As `sac_reference_rows`, for Rainbow."""
+    """The rows of `sac_reference_rows` for Rainbow."""
     state, replay, size = learner.state_dict(), learner.replay, RAINBOW.algorithm.batch_size
     module = make_rainbow(RAINBOW, 3)
     module.load_state_dict(module.state_dict() | state["algorithm"]["networks"])
@@ -569,7 +569,7 @@ def test_page_escapes_hostile_names(runs, tmp_path):
     assert "&lt;script&gt;window.hacked=2" in page
 
 
-@pytest.mark.slow("analysis/test_report.py::test_the_page_works_on_any_screen")
+@pytest.mark.slow("analysis/test_report.py::test_page_fits_each_screen_and_color_scheme")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 390])
 @pytest.mark.parametrize("name", ["sac", "a2c", "rainbow"])

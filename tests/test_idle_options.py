@@ -29,7 +29,7 @@ RAINBOW_SIZES = {
     "n_steps": 3,
     "learning_rate": 0.1,  # so that the target network soon prefers other actions
 }
-DECAY_AGENT_STEPS = 8  # where exploration fades at all
+DECAY_AGENT_STEPS = 8  # only where exploration decays
 TASKS = {
     "sac": "toy/reach-1d",
     "a2c": "minigrid/Empty-5x5",
@@ -39,7 +39,8 @@ TASKS = {
 }
 AGENT_STEPS = {"sac": 26, "a2c": 48, "rainbow": 30, "drqv2": 26}
 EVAL_EPISODES = {"sac": 1, "a2c": 2, "rainbow": 5, "drqv2": 1}
-# Where neither another choice, nor the double, nor the half of a value can show in so short a run.
+# Fields whose effect such a short run cannot show with another choice, or with twice or half of the
+# value.
 OTHER_VALUES = {
     "replay_capacity_transitions": 12,
     "target_every_agent_steps": 5,
@@ -104,7 +105,7 @@ def changes(base: str, method: str) -> list[tuple[str, str, object]]:
         (group, name, value)
         for group, kind in groups.items()
         for name, of_type in validation.field_types(kind).items()
-        # where it computes; the other refuses a CPU by itself
+        # it sets where to compute; the other value is refused on a CPU
         if name not in ("replay_device", "precision")
         for value in other_values(name, of_type, getattr(getattr(config, group), name))
     ]
@@ -117,8 +118,8 @@ def changed(config: Config, group: str, name: str, value: object) -> Config:
 
 
 @cache
-def left_behind(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
-    """A fingerprint of the whole state that a short run of this config ends in; its networks."""
+def state_after(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
+    """A hash of the state at the end of a short run of this config, and its networks."""
     torch.set_num_threads(1)
     learner = make_learner(config, CPU)
     agent_steps, seen = 0, hashlib.sha256()
@@ -137,15 +138,15 @@ def left_behind(config: Config) -> tuple[str, dict[str, torch.Tensor]]:
 def evaluated(config: Config) -> list[float]:
     """The returns at the end of that run."""
     agent = make_agent(config, CPU)
-    agent.policy.networks.load_state_dict(left_behind(config)[1])
+    agent.policy.networks.load_state_dict(state_after(config)[1])
     returns = agent.evaluate(list(range(config.run.eval_episodes))).returns
     agent.close()
     return list(returns)
 
 
 def same_run(one: Config, other: Config) -> bool:
-    """Only runs that end alike are evaluated too: most options show before."""
-    if left_behind(one)[0] != left_behind(other)[0]:
+    """Only runs with equal states are evaluated too, since most options change the state."""
+    if state_after(one)[0] != state_after(other)[0]:
         return False
     return evaluated(one) == evaluated(other)
 
@@ -159,7 +160,7 @@ def refused(config: Config, group: str, name: str, value: object) -> str:
     return ""
 
 
-def walk(base: str, method: str) -> None:
+def assert_options_have_an_effect_or_are_refused(base: str, method: str) -> None:
     config = the_config(base, method)
     idle, silent = [], []
     for group, name, value in changes(base, method):
@@ -173,13 +174,13 @@ def walk(base: str, method: str) -> None:
     assert not silent, f"refused without a name: {silent}"
 
 
-# These move what is never used: a clock that counts no repeats, maxima, noise that is off, and
-# numbers drawn for a belief nobody asks.
+# These change unused values only: a step counter without action repeats, maxima, disabled noise,
+# and random numbers of a belief that no option uses.
 HARMLESS = {"action_repeat", "bonus_maxima", "contrastive_dim", "noisy_sigma"}
 
 
 def refused_needlessly(base: str, method: str) -> list[str]:
-    """Options that a rule calls idle though the run changes with them."""
+    """Options that a rule refuses as unused although the run changes with them."""
     config = the_config(base, method)
     found = []
     for group, name, value in changes(base, method):
@@ -197,10 +198,10 @@ PAIRS = [
     (base, method)
     for base in TASKS
     for method in algorithms()[base.partition(",")[0]].methods
-    if (base, method) != ("sac, state", "select")  # it chooses among crops
+    if (base, method) != ("sac, state", "select")  # this option selects among crops
 ]
 WITH_ALL_PIECES = [pair for pair in PAIRS if pair[1] in ("cclf", "drq-v2+cclf")]
-IN_SLOW_LANE = ("rainbow", "sac, state")  # the longest runs, and those much like others
+IN_SLOW_LANE = ("rainbow", "sac, state")  # the longest runs, and those similar to others
 
 
 @pytest.mark.quick("sac-cclf", "a2c-cclf")
@@ -208,7 +209,7 @@ IN_SLOW_LANE = ("rainbow", "sac, state")  # the longest runs, and those much lik
     ("base", "method"), [pair for pair in WITH_ALL_PIECES if pair[0] not in IN_SLOW_LANE]
 )
 def test_every_option_of_cclf_has_an_effect_or_is_refused(base, method):
-    walk(base, method)
+    assert_options_have_an_effect_or_are_refused(base, method)
 
 
 @pytest.mark.slow("test_every_option_of_cclf_has_an_effect_or_is_refused")
@@ -217,12 +218,12 @@ def test_every_option_of_cclf_has_an_effect_or_is_refused(base, method):
     [pair for pair in PAIRS if pair not in WITH_ALL_PIECES or pair[0] in IN_SLOW_LANE],
 )
 def test_every_option_of_every_method_has_an_effect_or_is_refused(base, method):
-    walk(base, method)
+    assert_options_have_an_effect_or_are_refused(base, method)
 
 
 @pytest.mark.slow("test_refusal_names_both_options")
 @pytest.mark.parametrize(("base", "method"), PAIRS)
-def test_no_option_with_an_effect_is_refused(base, method):
+def test_options_with_an_effect_are_accepted(base, method):
     assert refused_needlessly(base, method) == []
 
 

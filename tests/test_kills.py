@@ -1,5 +1,5 @@
 """Fault injection: `cclf train` processes are killed at random moments and started again by the same
-command. They must end as an uninterrupted run does: the same bytes in the CSV files (but for wall
+command. They must end as an uninterrupted run does: the same bytes in the CSV files (except wall
 times), the same weights, the same replay."""
 
 import contextlib
@@ -50,8 +50,8 @@ RUNS = {
     "rainbow, Q*bert": tiny_cclf("atari/Qbert", **OFTEN | {"eval_every_env_steps": 80}),
 }
 STACKED_SEEDS = [1, 2, 3]
-# Long enough that kills fall everywhere in it: before the first checkpoint, in evaluations, in
-# writing, at the end.
+# Long enough for kills in every phase: before the first checkpoint, in evaluations, while files are
+# written, at the end.
 ENV_STEPS = {
     "default lane": {
         "sac": 60,
@@ -109,8 +109,8 @@ def start_program(words):
 
 
 def start_fork(words):
-    """The same command in a process of its own that need not import everything again, which takes
-    longer than all the rest."""
+    """Start the same command in a forked process, which need not import the packages again: imports
+    take most of the time."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -127,8 +127,7 @@ def start_fork(words):
 
 
 def begun(folders):
-    """Checkpoints that are being written, or were when a kill came, each with the moment it was
-    last touched."""
+    """Incomplete checkpoints, each with the time of its last change."""
     found = set()
     for path in (path for folder in folders for path in folder.glob("checkpoint/*.tmp")):
         with contextlib.suppress(FileNotFoundError):
@@ -143,8 +142,8 @@ def newest_steps(folders):
 
 
 def killed_after(start, words, seconds, aim_at=()):
-    """Start it, kill it `seconds` after it has begun to train, or when one of the runs `aim_at`
-    next writes a checkpoint. Whether it was killed, and not done before."""
+    """Start a command, and kill it `seconds` after training began, or when a run in `aim_at` writes
+    its next checkpoint. Return whether it was killed before it finished."""
     left_before = begun(aim_at)
     pid, stderr = start(words)
     printed = []
@@ -173,7 +172,7 @@ def killed_after(start, words, seconds, aim_at=()):
     return code != 0
 
 
-def everything(folder):
+def final_files_and_state(folder):
     state = checkpoint.load(folder / "checkpoint")
     del state["wall_seconds"], state["tables"]["eval"]["sha256"]  # of rows with wall times
     return state
@@ -184,7 +183,7 @@ def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_secon
     while a checkpoint was written (every second one is aimed there), how many that left the runs of
     a batch at different steps, and how many runs were completed."""
     whole = folders(base, tmp_path / "whole")
-    # here, so that forks find everything imported
+    # here, so that forks need no imports
     assert cclf(*words(base, env_steps, tmp_path / "whole"))[0] == 0
     kills = in_checkpoint = apart = runs = 0
     while kills < kills_wanted:
@@ -207,7 +206,7 @@ def kill_and_compare(base, env_steps, kills_wanted, tmp_path, rng, longest_secon
             assert (ours / "train.csv").read_bytes() == (theirs / "train.csv").read_bytes()
             for name in ("eval.csv", *(["final.csv"] if "rainbow" in base else [])):
                 assert rows(ours / name, "wall_seconds") == rows(theirs / name, "wall_seconds")
-            assert differing(everything(ours), everything(theirs)) == []
+            assert differing(final_files_and_state(ours), final_files_and_state(theirs)) == []
         runs += 1
     return kills, in_checkpoint, apart, runs
 

@@ -1,4 +1,4 @@
-"""A slow and a fast machine write the same rows and the same weights for the same seeds."""
+"""Runs with the same seed write the same rows and weights on a slow and on a fast machine."""
 
 import time
 
@@ -70,7 +70,7 @@ SPEEDS = {
 }
 
 
-def found(folder):
+def tables_and_state(folder):
     return tables(folder), checkpoint.load(folder / "checkpoint")["learner"]
 
 
@@ -79,9 +79,9 @@ def found(folder):
 @pytest.mark.parametrize("name", RUNS)
 def test_run_on_slow_or_fast_machine_writes_the_same(tmp_path, monkeypatch, trained, name, speed):
     config = RUNS[name]
-    expected_tables, expected_state = found(trained(config))
+    expected_tables, expected_state = tables_and_state(trained(config))
     SPEEDS[speed](monkeypatch)
     assert main(["train", *tiny_options(config), "--out", str(tmp_path)]) == 0
-    written, state = found(tmp_path / config.run_name())
+    written, state = tables_and_state(tmp_path / config.run_name())
     assert written == expected_tables
     assert differing(state, expected_state) == []

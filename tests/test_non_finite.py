@@ -177,7 +177,7 @@ def test_which_values_of_a_state_are_checked():
 
 
 def test_state_is_checked_at_evaluations_and_checkpoints_only(tmp_path, monkeypatch):
-    """It waits for a GPU, so 40 updates must not ask for it 40 times."""
+    """The check waits for the GPU, so 40 updates must not make it 40 times."""
     calls = []
     original = loop.TrainingRun._check_finite
     monkeypatch.setattr(

@@ -162,7 +162,7 @@ def contents(folder):
 
 @pytest.fixture
 def quick_studies(monkeypatch, results):
-    """What takes long in `reproduce` is done before."""
+    """Skip the slow parts of `reproduce`."""
     monkeypatch.setattr(reproduce, "run_sweep", lambda specs, *_: (specs, 0))
     monkeypatch.setattr(reproduce, "_print_verdicts", lambda *_: None)
     build = report.build_report
@@ -232,7 +232,7 @@ def test_value_of_an_option_is_not_the_task(words, task):
         train_config(words.split())
 
 
-def test_a_further_task_takes_the_place_of_the_task_and_not_of_an_option():
+def test_further_task_replaces_the_task_and_not_the_value_of_an_option():
     from cclf.commands.train import all_configs
 
     words = ["--out", "toy/reach", "toy/reach", "--with-tasks", "toy/reach-1d"]
@@ -242,7 +242,7 @@ def test_a_further_task_takes_the_place_of_the_task_and_not_of_an_option():
     ]
 
 
-def test_games_of_other_frames_are_refused_together(tmp_path, capsys):
+def test_games_with_different_frame_sizes_are_not_trained_together(tmp_path, capsys):
     assert (
         cli.main(["train", "toy/catch", "--with-tasks", "atari/Pong", "--out", str(tmp_path)]) == 2
     )
@@ -270,15 +270,15 @@ class Endless:
         pass
 
 
-class Still:
+class ConstantPolicy:
     def evaluation_action(self, observation):
         return observation.float().flatten(1)[:, :1]
 
 
-def test_a_long_evaluation_episode_says_so_once(monkeypatch, capsys):
+def test_long_evaluation_episode_prints_one_note(monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "LONG_EPISODE_AGENT_STEPS", 10)
     result = evaluation.wait_for_evaluation(
-        evaluation.evaluate(LocalPool([Endless()]), Still(), [1], 1, CPU)
+        evaluation.evaluate(LocalPool([Endless()]), ConstantPolicy(), [1], 1, CPU)
     )
     assert result.returns == [30.0]
     said = capsys.readouterr().err
@@ -287,7 +287,7 @@ def test_a_long_evaluation_episode_says_so_once(monkeypatch, capsys):
     assert "time limit" in said
 
 
-def test_a_run_without_a_time_limit_says_so_at_its_start():
+def test_run_without_a_time_limit_prints_a_note_at_its_start():
     from types import SimpleNamespace
 
     from cclf.training.trainer import run_summary

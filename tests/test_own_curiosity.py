@@ -14,19 +14,13 @@ from torch import Tensor
 
 import cclf
 from cclf import cli
-from cclf.config import MethodConfig
 from cclf.curiosity import CuriosityMeasure
-from cclf.data.augmentations import Views
 from cclf.errors import ConfigError
-from cclf.framework import Appraisal, Framework
+from test_curiosity import close
 from tiny_runs import tiny_config, tiny_options
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "curiosity_candidates"
 NAMES = ("Ranks", "Debiased", "Cancelled", "Particles")
-VIEWS, BATCH, FEATURES = 4, 6, 3
-STEPS = torch.tensor(0.0, dtype=torch.float64)
-REWARD = torch.rand(BATCH, dtype=torch.float64)
-BELIEF = Framework(FEATURES).double()
 
 
 @pytest.fixture(autouse=True)
@@ -42,31 +36,9 @@ def measure(name: str) -> Any:
     return getattr(curiosity_candidates, name)()
 
 
-def views_of(seed: int) -> Views[Tensor]:
-    numbers = torch.Generator().manual_seed(seed)
-    return Views(torch.randn(VIEWS, BATCH, FEATURES, generator=numbers, dtype=torch.float64))
-
-
-def framework_of(name: str, **overrides: Any) -> Framework:
-    """A framework with the W of `BELIEF`, so that two of them differ in the measure alone."""
-    curiosity = name if name == "belief" else f"curiosity_candidates:{name}"
-    framework = Framework(FEATURES, MethodConfig(curiosity=curiosity, **overrides)).double()
-    framework.load_state_dict(BELIEF.state_dict())
-    return framework
-
-
-def appraise(framework: Framework) -> Appraisal[Tensor]:
-    return framework.appraise(
-        views_of(1), views_of(2), REWARD, STEPS, lambda views: views, lambda views: views
-    )
-
-
-def close(found: Tensor, expected: Any) -> None:
-    torch.testing.assert_close(found, torch.as_tensor(expected, dtype=found.dtype))
-
-
 def test_ranks_by_hand() -> None:
-    # The largest of four has 3 of 3 below it, the two that tie 1 and each other for a half.
+    # The largest of four has 3 of 3 below it; each of the two equal ones has 1 below it, and the
+    # other counts as a half.
     c = torch.tensor([0.2, 0.7, 0.7, 0.9])
     ranks = measure("Ranks")
     close(ranks.view_weight(c), [0.25, 0.5, 0.5, 0.75])

@@ -100,7 +100,7 @@ def test_sweep_passes_the_precision_to_each_run(tmp_path: Path) -> None:
 
 
 def test_sweep_resumes_in_one_precision(tmp_path: Path) -> None:
-    """Its claims are judged on runs of one kind."""
+    """Claims compare runs of one precision."""
     seeds = [presets.resolve("dmc/cartpole-swingup", "cclf", seed=seed) for seed in (1, 2)]
     (tmp_path / in_precision(seeds[1], "fp32").run_name()).mkdir(parents=True)
     found = resolve_precision([make_run_spec(config, tmp_path) for config in seeds], gpus=True)

@@ -27,7 +27,7 @@ DMC_TASKS = (
     "dmc/ball_in_cup-catch",
 )
 
-# Row of the paper's table, where the config has it, its value.
+# Row of the paper's table, its field in the config, and its value.
 COMMON_SETTINGS = (
     ("Observation rendering", "env.frame_pixels", 100),
     ("Observation downsampling", "env.crop_pixels", 84),
@@ -200,17 +200,9 @@ def test_profiles_differ_only_in_the_listed_fields(task):
     assert differing == expected
 
 
-def test_released_is_the_default_profile():
-    assert set(algorithms()["sac"].profiles) == {"paper", "released"}
-    assert presets.resolve("dmc/walker-walk") == presets.resolve(
-        "dmc/walker-walk", profile="released"
-    )
-    assert presets.resolve("dmc/walker-walk", profile="paper").profile == "paper"
-
-
 @pytest.mark.parametrize("base", algorithms())
 def test_differences_from_cclf_are_those_from_the_default_method(base):
-    """That is CCLF, or the first method where none is called so."""
+    """The default method is CCLF, or the first method of an algorithm without CCLF."""
     default = algorithms()[base].default_method
     for name, method in algorithms()[base].methods.items():
         differences = presets.differences_from_cclf(method, algorithms()[base])
@@ -239,40 +231,12 @@ def test_every_task_resolves_with_every_method_of_its_base(task):
             )
 
 
-@pytest.mark.parametrize(
-    ("task", "method", "profile", "message"),
-    [
-        ("dmc/cartpole-swingup", "cclff", "paper", "unknown method 'cclff'; did you mean cclf"),
-        (
-            "dmc/cartpole-swingup",
-            "re3",
-            "paper",
-            "unknown method 're3': it is a method of a2c, and this task is learned with sac",
-        ),
-        ("dmc/cartpole-swingup", "cclf", "papre", "unknown profile 'papre'; did you mean paper"),
-        ("toy/raech", "cclf", "paper", "unknown task 'toy/raech'; did you mean toy/reach"),
-        (
-            "cartpole-swingup",
-            "cclf",
-            "paper",
-            "unknown task 'cartpole-swingup'; did you mean dmc/cartpole-swingup",
-        ),
-        ("dmc/", "cclf", "paper", "unknown task 'dmc/'"),
-        ("zzz", "cclf", "paper", "unknown task 'zzz' "),
-    ],
-)
-def test_unknown_names_suggest_the_nearest(task, method, profile, message):
-    with pytest.raises(ConfigError) as caught:
-        presets.resolve(task, method, profile=profile)
-    assert message in str(caught.value)
-
-
 def test_suites_with_open_names_accept_unlisted_tasks():
     assert presets.resolve("dmc/hopper-stand").env.action_repeat == 4
     assert presets.resolve("gym/Pendulum-v1", make_env=False).env.action_repeat == 1
 
 
-# Rainbow: rows of the sheet (CURL's code), where the config has them, and the value.
+# Rainbow: fields of the config and their values in CURL's code.
 RAINBOW_SETTINGS = (
     ("env.frame_pixels", 84),
     ("env.crop_pixels", 84),

@@ -1,4 +1,5 @@
-"""Which code and which machine wrote a row: not the commit of another repository or of a later resume."""
+"""The code version and the machine of each row: neither the commit of another repository nor that
+of a later resume."""
 
 import json
 import subprocess

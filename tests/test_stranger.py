@@ -1,4 +1,5 @@
-"""A run folder from a stranger: no code in it runs, and none is imported at its word."""
+"""A run folder from an unknown source: no code in it runs, and no module that it names is imported
+without consent."""
 
 import json
 import os
@@ -139,9 +140,7 @@ def test_no_process_that_is_started_sees_the_working_directory(
     assert (done.returncode, os.listdir(marks)) == (0, []), done.stderr
 
 
-def test_what_the_user_put_on_the_search_path_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_path_of_the_user_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, other = tmp_path / "here", tmp_path / "other"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -158,7 +157,7 @@ def test_what_the_user_put_on_the_search_path_stays(
     )
 
 
-def test_there_is_one_way_to_start_python() -> None:
+def test_python_processes_are_started_by_one_function() -> None:
     """A new child interpreter goes through `subprocesses`, or it would see the working directory."""
     found = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in SOURCE.rglob("*.py")}
     assert {name for name, text in found.items() if "sys.executable" in text} == {
@@ -207,7 +206,7 @@ TASK = "gym/strange_module:Square-v0"
 
 @pytest.fixture
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is there once the module of TASK was imported."""
+    """The path of a file that exists once the module of TASK was imported."""
     pytest.importorskip("gymnasium")
     folder = tmp_path / "modules"
     folder.mkdir()
@@ -218,7 +217,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", ["evaluate", "play", "export"])
-def test_a_config_does_not_import_modules_without_a_yes(
+def test_config_does_not_import_modules_without_trust(
     command: str,
     tmp_path: Path,
     imported: Path,
@@ -244,7 +243,7 @@ def test_a_config_does_not_import_modules_without_a_yes(
 def test_a_run_that_names_no_base_imports_nothing_to_find_one(
     name: str, tmp_path: Path, imported: Path
 ) -> None:
-    """As version 0.1 wrote them: which base algorithm plays a task could be asked of the task."""
+    """Version 0.1 wrote no base algorithm, which follows from the task."""
     run = tmp_path / "run"
     run.mkdir()
     config = presets.resolve(TASK, "cclf", make_env=False).to_dict()
@@ -257,14 +256,15 @@ def test_a_run_that_names_no_base_imports_nothing_to_find_one(
     assert not imported.exists()
 
 
-@pytest.mark.slow("test_a_config_does_not_import_modules_without_a_yes")
+@pytest.mark.slow("test_config_does_not_import_modules_without_trust")
 def test_a_trusted_module_is_imported_also_in_workers(
     tmp_path: Path,
     imported: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Training needs no yes, since its command names the task; looking at a run imports nothing."""
+    """Training needs no consent, since its command names the task; commands that read a run import
+    nothing."""
     config = tiny_config(
         TASK,
         env_steps=40,

@@ -1,4 +1,4 @@
-"""`cclf train --from`: a run once more from its config file, with changes beside it."""
+"""`cclf train --from`: repeat a run from its config file, with changes by options."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configs(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    """What a command line resolves to."""
+    """The resolved config of a command line."""
     assert cli.main(["train", *words, "--dry-run", "--json"]) == 0
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     return said
@@ -49,7 +49,7 @@ def test_a_run_is_made_again_from_its_folder_to_the_same_bytes(
     assert read_config(again) == read_config(run)
 
 
-def test_a_file_says_the_same_and_options_beside_it_change_it(
+def test_config_file_gives_the_same_config_and_options_change_it(
     tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.json"
@@ -87,7 +87,7 @@ def test_a_file_can_be_trained_with_several_seeds(
         (["--batch-sise", "8"], "batch-sise"),
     ],
 )
-def test_what_the_file_says_cannot_be_said_twice(
+def test_options_that_conflict_with_the_file_are_refused(
     run: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert line in refusal(capsys, "--from", str(run), *words)
@@ -135,7 +135,7 @@ def test_a_file_that_is_not_there_is_refused(
     assert "is not a run folder" in refusal(capsys, "--from", str(tmp_path))
 
 
-def test_a_file_imports_no_module_without_a_yes(
+def test_file_imports_no_module_without_trust(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "strange_module.py").write_text("raise SystemExit('imported')")
@@ -152,5 +152,5 @@ def test_a_file_imports_no_module_without_a_yes(
     assert "failed in make(): SystemExit: imported" in capsys.readouterr().err
 
 
-def test_trust_is_for_files_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trust_imports_is_refused_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--trust-imports is for --from" in refusal(capsys, "toy/reach-1d", "--trust-imports")

@@ -106,8 +106,8 @@ def test_a2c_equals_the_textbook_update(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_cclf_with_every_piece_off_is_bitwise_equal_to_a2c() -> None:
-    """All but the norm of the whole gradient, here too small to be clipped: among more parameters
-    it may be rounded in another order, though theirs are zero."""
+    """Except for the norm of the whole gradient, which is too small here to be clipped: a sum over
+    more parameters may round differently, although the gradients of the further ones are zero."""
     plain, appraised = (
         make_a2c(method, max_gradient_norm=1e6, **changes)
         for method, changes in (("a2c", {}), ("cclf", {"contrastive_coefficient": 0.0}))
@@ -159,7 +159,7 @@ def test_bonus_is_added_to_the_reward_and_decays() -> None:
 def test_method_on_re3_differs_only_by_the_bonus(method: str) -> None:
     agents = [make_a2c(method), make_a2c(f"re3+{method}", re3_coefficient=0.0)]
     agents.append(make_a2c(f"re3+{method}"))
-    for agent in agents:  # RE3's random encoder was drawn before theirs
+    for agent in agents:  # RE3 draws its random encoder before the other networks
         agent.networks.load_state_dict(agents[0].networks.state_dict())
     for number in range(2):
         for agent in agents:

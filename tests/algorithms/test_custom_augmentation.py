@@ -1,4 +1,5 @@
-"""An augmentation of the user's own, in SAC and DrQ-v2: a function of views that are already cut."""
+"""A user-defined augmentation in SAC and DrQ-v2: a function of views that are already cropped or
+shifted."""
 
 import sys
 from dataclasses import replace
@@ -67,7 +68,7 @@ def config_with(augmentation: str, base: str = "sac", **more: object) -> Config:
 
 
 @both
-def test_views_are_those_of_the_function(base: str) -> None:
+def test_views_equal_the_output_of_the_augmentation(base: str) -> None:
     learners = [make_learner(config_with(name, base), CPU) for name in ("", "in_place")]
     for env_steps in range(12):
         for learner in learners:
@@ -97,7 +98,7 @@ def test_unchanged_views_learn_as_the_built_in_augmentation(base: str) -> None:
 
 @pytest.mark.quick("sac")
 @both
-def test_run_changes_and_resumes_exactly(base: str, tmp_path: Path) -> None:
+def test_augmentation_changes_a_run_that_resumes_exactly(base: str, tmp_path: Path) -> None:
     plain, own = config_with("", base), config_with("brightness", base)
     assert plain.run_name() != own.run_name()
     assert own.imported_modules == {"augmentation": "my_views"}
@@ -171,7 +172,7 @@ def test_invalid_augmentations_are_rejected_in_one_line(
         (("gym/Pendulum-v1", "--observe", "state"), "conflicts with SAC on observe=state"),
     ],
 )
-def test_algorithms_without_image_views_reject_it(
+def test_algorithms_without_image_views_reject_an_augmentation(
     names: tuple[str, ...], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("gymnasium")

@@ -1,4 +1,5 @@
-"""DrQ-v2 against its authors' numbers and against a plain form of itself."""
+"""DrQ-v2 against numbers of the authors' code and against a plain implementation of the same
+update."""
 
 import dataclasses
 
@@ -44,7 +45,7 @@ def golden_agent(dtype: torch.dtype) -> DrQv2:
 
 
 def golden_parameters(agent: DrQv2) -> dict[str, Tensor]:
-    """Ours by the names of the golden file."""
+    """Our parameters under the names of the golden file."""
     renamed = {
         name.replace("encoder.layers", "encoder.convolutions").replace(
             "trunk.fc", "trunk.linear"
@@ -81,13 +82,13 @@ def golden_batch(number: int, dtype: torch.dtype) -> tuple[Batch, UpdateNoise]:
 
 
 def largest_error(ours: list[float], theirs: list[float]) -> float:
-    """Relative to what is large, absolute for what is small."""
+    """Relative to reference values above 1, absolute for smaller ones."""
     return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.quick("float64-1e-11")
 @pytest.mark.parametrize(("precision", "tolerance"), [("float64", 1e-11), ("float32", 1e-5)])
-def test_updates_are_those_of_the_authors(precision, tolerance):
+def test_updates_equal_those_of_the_authors(precision, tolerance):
     dtype, recorded = golden.DTYPES[precision], golden.GOLDEN[precision]
     agent = golden_agent(dtype)
     see = golden.observation_to_act()[None]
@@ -116,7 +117,7 @@ def test_updates_are_those_of_the_authors(precision, tolerance):
 
 
 @pytest.mark.parametrize(("name", "rows"), golden.GOLDEN["schedule"].items())
-def test_noise_schedule_is_that_of_the_authors(name, rows):
+def test_noise_schedule_equals_that_of_the_authors(name, rows):
     first, last, steps = (float(word) for word in name.removesuffix(")").split("(")[1].split(","))
     for step, std in rows:
         ours = noise_std(torch.tensor(float(step), dtype=torch.float64), first, last, int(steps))
@@ -125,8 +126,9 @@ def test_noise_schedule_is_that_of_the_authors(name, rows):
 
 @pytest.mark.parametrize("n_steps", [1, 3, 5])
 @pytest.mark.parametrize("ending", ["time_limit", "terminal"])
-def test_returns_of_several_steps_are_those_of_the_authors(n_steps, ending):
-    """Ours also draws the last starts of an episode that terminated, whose return is shorter."""
+def test_n_step_returns_equal_those_of_the_authors(n_steps, ending):
+    """Our replay also samples the last steps of a terminated episode, whose returns have fewer
+    rewards."""
     recorded = golden.GOLDEN["replay"]
     rewards = recorded["reward"]
     replay = Replay(20, (1, 1, 1), 1, 1, None, CPU, n_steps, recorded["gamma"])
@@ -153,7 +155,7 @@ def test_returns_of_several_steps_are_those_of_the_authors(n_steps, ending):
     assert (ours.continuation[len(theirs) :] == 0.0).all()
 
 
-# A plain form of the same update
+# A plain implementation of the same update
 
 
 def small_agent(method: str, seed: int = 1, **settings) -> DrQv2:
@@ -241,7 +243,7 @@ def test_cclf_with_every_piece_off_is_bitwise_equal_to_drq_v2():
         assert np.array_equal(np.asarray(value), np.asarray(states[1][name])), name
 
 
-# What it does in a run
+# Acting, precision, inspection and presets
 
 
 def test_acting_has_more_noise_early_and_evaluation_none():

@@ -1,4 +1,5 @@
-"""MR.Q and DR.Q: their authors' updates number by number, replay borders, and learning."""
+"""MR.Q and DR.Q: updates compared with numbers of the authors' code, episode borders in replay, and
+resume."""
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def float64():
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("case", CASES)
-def test_updates_equal_those_of_the_authors_code(case):
+def test_updates_equal_those_of_the_authors(case):
     agent, golden = mrq_inputs.agent(case), GOLDEN["cases"][case]
     one = torch.ones(())
     losses = [
@@ -193,7 +194,7 @@ def test_encoder_learns_in_bursts_after_each_copy_of_the_targets():
     assert changed == [1, 8, 15]
 
 
-def test_with_no_piece_of_cclf_options_of_cclf_are_refused():
+def test_options_of_cclf_are_refused_without_a_piece_of_cclf():
     config = presets.resolve("toy/reach-1d", "mr-q", base_name="mrq")
     with pytest.raises(ConfigError, match=r"MR\.Q, which has nothing of CCLF"):
         presets.with_changes(config, {"bonus_temperature": 0.5})

@@ -169,7 +169,7 @@ def test_another_optimizer_is_one_class_and_one_line(
             assert state["momentum"].any()
 
 
-@pytest.mark.slow("test_cli.py::test_a_signal_saves_and_the_same_command_goes_on")
+@pytest.mark.slow("test_cli.py::test_signal_saves_the_run_and_the_same_command_resumes")
 def test_cpu_runs_do_not_import_the_compiler(tmp_path: Path) -> None:
     """Its import takes a second or more of every start."""
     toy = "toy/reach-1d --warmup-agent-steps 100 --env-steps 103 --batch-size 4 --hidden-dim 8"

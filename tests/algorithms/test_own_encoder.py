@@ -1,5 +1,5 @@
-"""An encoder of the user's own in SAC and DrQ-v2: what it sees, what is refused, and that a run
-folder says all that the commands need."""
+"""A user-defined encoder in SAC and DrQ-v2: its input, the errors for invalid encoders, and that a
+run folder holds all that the commands need."""
 
 import json
 import re
@@ -30,15 +30,15 @@ def with_encoder(base: str = "sac", encoder: str = "", **more) -> Config:
     config = tiny_config(method=METHODS[base], base=base, **more)
     standard = presets.resolve(config.task, base_name=base).algorithm
     settings = replace(config.algorithm, encoder=encoder, conv_layers=standard.conv_layers)
-    if encoder:  # then the numbers of convolutions do nothing
+    if encoder:  # a custom encoder ignores the sizes of the built-in one
         settings = replace(settings, conv_filters=standard.conv_filters)
     return replace(config, algorithm=settings)
 
 
 @pytest.mark.quick("sac")
 @both
-def test_custom_copy_of_the_published_convolutions_learns_the_same(base):
-    """So it sees the same pixels in the same crops, and is shared, learned and followed alike."""
+def test_custom_copy_of_the_built_in_encoder_learns_the_same(base):
+    """Therefore it gets the same crops, and sharing, gradients and target updates are the same."""
     configs = [with_encoder(base), with_encoder(base, "own_encoders:Published")]
     learners = [make_learner(config, CPU) for config in configs]
     published, own = (learner.algorithm.networks for learner in learners)
@@ -61,8 +61,8 @@ def test_custom_copy_of_the_published_convolutions_learns_the_same(base):
 
 @pytest.mark.quick("sac")
 @both
-def test_resumed_run_is_equal_and_initial_weights_are_the_users(base, tmp_path):
-    """Also one with frozen, lazy and shared parts."""
+def test_custom_encoder_keeps_its_initial_weights_and_resumes_exactly(base, tmp_path):
+    """Also with an encoder that has frozen, lazy and shared modules."""
     config = with_encoder(base, "own_encoders:Mixed")
     learner, _ = run(config, tmp_path / "whole")
     assert not run(config, tmp_path / "parts", stop_at=35)[1]
@@ -85,7 +85,7 @@ def test_resumed_run_is_equal_and_initial_weights_are_the_users(base, tmp_path):
 
 
 def trained(function, out):
-    """By a call, with networks as small as those of `with_encoder`."""
+    """Train by `cclf.train` with networks as small as those of `with_encoder`."""
     config = with_encoder(encoder="a:b")
     settings = ("batch_size", "hidden_dim", "feature_dim", "warmup_agent_steps")
     changes = {name: getattr(config.algorithm, name) for name in settings}
@@ -108,7 +108,7 @@ def test_config_stores_the_name_of_a_function(folder):
     assert agent.evaluate(episodes=1).mean >= 0.0
 
 
-def test_python_error_names_the_python_argument_for_trust(folder):
+def test_load_without_trust_names_the_argument_trust_imports(folder):
     with pytest.raises(ConfigError, match="in Python: trust_imports=True"):
         cclf.load(folder, device="cpu")
 

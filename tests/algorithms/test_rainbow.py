@@ -51,7 +51,7 @@ def loss_of(config, batch, dtype=F64, beta=0.6, prepare=lambda _: None):
 
 
 @pytest.mark.parametrize(("kind", "pixels"), [("nature", 40), ("data-efficient", 30)])
-def test_patches_times_a_matrix_are_convolutions(kind, pixels):
+def test_encoder_of_patches_and_matrices_equals_convolutions(kind, pixels):
     encoder = GameEncoder(4, pixels, kind).double()
     images = torch.randint(0, 256, (3, 4, pixels, pixels), dtype=torch.uint8)
     x = images.double() / 255.0
@@ -67,7 +67,7 @@ def test_patches_times_a_matrix_are_convolutions(kind, pixels):
 @pytest.mark.parametrize(
     ("actions", "count"), [(3, 750_200), (6, 828_842), (9, 907_484), (18, 1_143_410)]
 )
-def test_the_sizes_of_the_sheet(actions, count):
+def test_parameter_counts_equal_those_of_curls_code(actions, count):
     encoder, head = (
         GameEncoder(4, 84, "data-efficient"),
         DuelingHead(576, 256, actions, 51, 0.1, dueling=True),
@@ -77,7 +77,7 @@ def test_the_sizes_of_the_sheet(actions, count):
     assert sum(p.numel() for p in Projection(576, 256, 128).parameters()) + 128 * 128 == 196_992
 
 
-def test_weights_start_as_the_sheet_says():
+def test_initial_weights_are_distributed_as_in_curls_code():
     torch.manual_seed(0)
     layer, projection = NoisyLinear(400, 100, sigma=0.1), Projection(50, 40, 30)
     assert layer.weight_mean.abs().max() <= 1 / 20
@@ -93,7 +93,7 @@ def test_weights_start_as_the_sheet_says():
     assert not projection.bias.any()
 
 
-def test_a_noisy_layer_by_hand():
+def test_noisy_layer_by_hand():
     layer = NoisyLinear(2, 1, sigma=0.1)
     for parameter, value in zip(
         layer.parameters(), ([[1.0, 2.0]], [3.0], [[10.0, 20.0]], [30.0]), strict=True
@@ -127,7 +127,7 @@ def slow_projection(probabilities, places, support):
     return out
 
 
-def test_the_projection_conserves_mass_and_mean_also_on_whole_atoms():
+def test_projection_conserves_mass_and_mean_also_on_whole_atoms():
     support = torch.linspace(-10, 10, 51, dtype=F64)
     random = torch.Generator().manual_seed(0)
     p = torch.rand(64, 51, generator=random, dtype=F64).softmax(1)
@@ -169,15 +169,15 @@ def textbook_losses(module, batch, noise, discount, double):
 
 
 @pytest.mark.parametrize("double", [True, False])
-def test_with_every_piece_off_it_is_the_textbook_rainbow(double):
+def test_loss_with_every_piece_off_equals_the_textbook_rainbow(double):
     config = tiny("rainbow", batch_size=16, double_q=double)
     batch = batch_of(config, dtype=F64)
     rainbow, module = rainbow_of([config], dtype=F64), one_run(config)
-    # A target network unlike the online one: equal ones would hide which of the two is asked.
+    # A target network unlike the online one: equal ones would hide which of the two is used.
     torch.manual_seed(5)
     for parameter in (*module.target_encoder.parameters(), *module.target_head.parameters()):
         parameter.data += 0.3 * torch.randn_like(parameter)
-    # it prefers action 0, the online one action 2
+    # the target network prefers action 0, the online one action 2
     module.target_head.layers[1].bias_mean.data[4] += 5.0
     module.online.head.layers[1].bias_mean.data[14] += 5.0
     one = type(batch)(*(part[0] for part in batch))
@@ -195,7 +195,7 @@ def test_with_every_piece_off_it_is_the_textbook_rainbow(double):
     )
 
 
-def test_plain_q_values_have_a_huber_loss_by_hand():
+def test_huber_loss_without_atoms_by_hand():
     config = tiny("efficient-dqn")
     batch = batch_of(config, dtype=F64)
     step, module = loss_of(config, batch)
@@ -215,7 +215,8 @@ def test_plain_q_values_have_a_huber_loss_by_hand():
 
 
 def forced(curiosity):
-    """Every belief is what gives this curiosity; the chosen views stay what they are."""
+    """Every belief is replaced by the one that gives this curiosity; the selected views do not
+    change."""
 
     def prepare(module):
         choose = module.framework._select_view
@@ -264,7 +265,7 @@ def view_losses(config, batch):
 
 
 @pytest.mark.parametrize("c", [0.0, 0.5, 1.0, 0.25])
-def test_forced_curiosity_weighs_the_views(c):
+def test_curiosity_is_the_weight_of_the_selected_view(c):
     """c = 1/2 is the even average of two views, c = 0 the anchor alone, c = 1 the chosen view
     alone."""
     config = tiny("selection+prioritisation+regularisation", cclf_coefficient=0.0)
@@ -282,8 +283,8 @@ def test_forced_curiosity_weighs_the_views(c):
 
 @pytest.mark.parametrize("method", ["cclf", "curl", "prioritisation"])
 def test_beliefs_and_contrastive_loss_by_hand(method):
-    """Logits 0.1 q W k of the online anchor and momentum keys, view by view; the least believed is
-    chosen, and weighs by c."""
+    """Logits 0.1 q W k of the online anchor and momentum keys, view by view; the view with the
+    lowest belief is selected, with the weight c."""
 
     def unlike(module):
         torch.manual_seed(5)
@@ -331,7 +332,7 @@ def test_beliefs_and_contrastive_loss_by_hand(method):
         assert len(set(chosen.tolist())) > 1, "not always the same view"
 
 
-def test_the_bonus_is_small_and_enters_the_return_once():
+def test_bonus_is_small_and_enters_the_return_once():
     config = tiny("cclf")
     batch = batch_of(config, dtype=F64)
     batch = batch._replace(reward=batch.reward.abs())
@@ -356,9 +357,9 @@ def test_the_bonus_is_small_and_enters_the_return_once():
 
 @pytest.mark.quick("rainbow", "curl", "cclf")
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_makes_updates(method):
-    """Everything that should learn moves; all numbers are finite; replay's weights are what the
-    method says."""
+def test_every_method_updates_all_trained_parameters(method):
+    """Every trained parameter changes, all numbers are finite, and importance weights are those of
+    the method."""
     config = tiny(method)
     rainbow = rainbow_of([config])
     before = {group: row.detach().clone() for group, row in rainbow.rows.items()}
@@ -384,7 +385,7 @@ def test_every_method_makes_updates(method):
 # Random numbers
 
 
-def test_epsilon_greedy_explores_valid_actions_alone():
+def test_epsilon_greedy_explores_valid_actions_only():
     configs = [tiny("rainbow", seed=seed) for seed in (1, 2)]
     rainbow = rainbow_of(configs, (3, 6))
     images = batch_of(configs[0], runs=2).observation[:, 0]
@@ -403,15 +404,14 @@ def test_epsilon_greedy_explores_valid_actions_alone():
     assert 0.3 < (mixed == greedy).float().mean() < 0.9
 
 
-# Many runs as one
+# Several runs in one batch
 
 
 BATCHED = ("rainbow", "curl", "cclf", "drq", "otrainbow")
 
 
 def trained(configs, actions, which, dtype, updates=8):
-    """Parameters of each run after some updates; `which` are their numbers, by which their batches
-    are made."""
+    """Parameters of each run after some updates; `which` are the indices of their batches."""
     rainbow = rainbow_of(configs, actions, dtype)
     for number in range(updates):
         parts = [batch_of(configs[0], runs=max(which) + 1, seed=number, dtype=dtype)]
@@ -449,8 +449,8 @@ def test_batched_updates_equal_those_of_each_run_alone(method):
 
 
 def test_gradients_are_clipped_run_by_run():
-    """A run with a huge loss must not shorten the step of another one. Adam's first moment shows the
-    clipped gradient."""
+    """A run with a huge loss must not shorten the step of another run. Adam's first moment shows
+    the clipped gradient."""
     configs = [
         tiny("rainbow", seed=seed, max_gradient_norm=0.5, distributional=False) for seed in (1, 2)
     ]
@@ -483,7 +483,7 @@ def test_parameters_of_a_run_are_views_of_its_rows_without_padding():
         torch.testing.assert_close(module.online(images), expected)
 
 
-def test_parameters_written_to_a_run_reach_its_rows_alone():
+def test_parameters_written_to_a_run_change_its_rows_only():
     rainbow = rainbow_of([tiny("cclf", seed=seed) for seed in (1, 2)], (3, 6))
     before = {network: row.detach().clone() for network, row in rainbow.rows.items()}
     weights = rainbow.runs[0].networks.state_dict()
@@ -496,7 +496,7 @@ def test_parameters_written_to_a_run_reach_its_rows_alone():
 
 
 def test_every_parameter_of_every_run_is_aligned():
-    """To 256 bytes in float32, because aligned matrix products read 16 bytes at once."""
+    """To 256 bytes in float32: matrix products read 16 aligned bytes at once."""
     rainbow = rainbow_of([tiny("cclf", seed=seed) for seed in (1, 2)], (3, 6))
     for group, layout in rainbow.layouts.items():
         rows = rainbow.rows[group]
@@ -545,7 +545,7 @@ def test_drqs_augmentation_is_pad_crop():
     assert set(offsets.unique().tolist()) == set(range(9))
 
 
-def test_views_hold_the_pixels_that_the_network_sees():
+def test_views_hold_the_visible_pixels_of_the_network():
     config = tiny("cclf", env={"frame_pixels": 30, "crop_pixels": 30})
     module = one_run(config)
     noise = noise_of(rainbow_of([config], dtype=F64))
@@ -555,8 +555,9 @@ def test_views_hold_the_pixels_that_the_network_sees():
 
 @pytest.mark.quick("cclf")
 @pytest.mark.parametrize("method", ["cclf", "drq"])
-def test_packed_views_change_nothing(monkeypatch, method):
-    """As on a GPU: four frames of a pixel in one word, through selection, losses and gradients."""
+def test_packed_views_give_the_same_update(monkeypatch, method):
+    """As on a GPU: the four stacked frames of a pixel in one 32-bit word, through selection, losses
+    and gradients."""
     configs = [tiny(method, seed=seed, env={"frame_stack": 4}) for seed in (1, 2)]
     moved = []
     for words in (False, True):

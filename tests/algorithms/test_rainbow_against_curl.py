@@ -1,5 +1,5 @@
-"""Rainbow's update under `curl` against the figures of CURL's own code on the same weights,
-batches, noise and crops."""
+"""Rainbow's update under `curl` against numbers of CURL's own code with the same weights, batches,
+noise and crops."""
 
 import json
 import math
@@ -32,7 +32,7 @@ LAYERS = {
 
 
 def initial(network: str, name: str, shape: tuple[int, ...]) -> Tensor:
-    """A parameter before the first update, in the original's layout."""
+    """A parameter before the first update, in the layout of CURL's code."""
     full = f"{network}.{name}"
     if name in ("W_h", "W_c", "W"):
         return fixed_uniform(full, shape) * (0.1 if name == "W" else 0.2)
@@ -43,8 +43,8 @@ def initial(network: str, name: str, shape: tuple[int, ...]) -> Tensor:
     return fixed(full, shape, (2.0 if "convs" in name else 1.0) / math.sqrt(math.prod(shape[1:])))
 
 
-def originals(rainbow: BatchedRainbow, network: str) -> dict[str, Tensor]:
-    """Views of our parameters under the original's names, their entries in its order: channels
+def parameters_by_their_names(rainbow: BatchedRainbow, network: str) -> dict[str, Tensor]:
+    """Views of our parameters under the names of CURL's code, with its order of entries: channels
     before pixels."""
     ours = rainbow.runs[0].networks.state_dict()
     prefix = "online." if network == "online" else f"{network}_"
@@ -74,7 +74,7 @@ def originals(rainbow: BatchedRainbow, network: str) -> dict[str, Tensor]:
 
 
 def channels_first(weight: Tensor) -> Tensor:
-    """What meets the encoder's 576 features, (n, 576): a view (n, 64, 3, 3)."""
+    """A view (n, 64, 3, 3) of a weight (n, 576) that multiplies the encoder's features."""
     return weight.view(-1, 3, 3, 64).permute(0, 3, 1, 2)
 
 
@@ -86,7 +86,7 @@ def make(task: str) -> BatchedRainbow:
     # the atoms are computed in float32
     rainbow.module.online.support.copy_(torch.linspace(-10.0, 10.0, ATOMS, dtype=torch.float64))
     for network in ("online", "target", "momentum"):
-        for name, view in originals(rainbow, network).items():
+        for name, view in parameters_by_their_names(rainbow, network).items():
             view.copy_(initial(network, name, tuple(view.shape)))
     return rainbow
 
@@ -139,7 +139,7 @@ def batch_of(update: int) -> GameBatch:
 
 
 @pytest.mark.parametrize(("task", "game"), [("atari/Freeway", "freeway"), ("atari/Alien", "alien")])
-def test_three_updates_in_a_row_are_those_of_the_original(task: str, game: str) -> None:
+def test_three_updates_equal_those_of_curls_code(task: str, game: str) -> None:
     """The two games have different contrastive coefficients; in the second update the gradient is
     clipped."""
     rainbow, golden = make(task), GOLDEN[game]
@@ -155,7 +155,7 @@ def test_three_updates_in_a_row_are_those_of_the_original(task: str, game: str) 
         ours = {
             f"{network}.{name}": part
             for network in networks
-            for name, part in originals(rainbow, network).items()
+            for name, part in parameters_by_their_names(rainbow, network).items()
         }
         assert ours.keys() == theirs["parameters"].keys()
         for name, part in ours.items():
@@ -164,7 +164,7 @@ def test_three_updates_in_a_row_are_those_of_the_original(task: str, game: str) 
             )
 
 
-def test_values_with_and_without_noise_are_those_of_the_original() -> None:
+def test_q_values_with_and_without_noise_equal_those_of_curls_code() -> None:
     rainbow, golden = make("atari/Freeway"), GOLDEN["freeway"]
     beta, clock = torch.tensor(BETA, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for update in range(UPDATES):
@@ -189,9 +189,9 @@ def test_values_with_and_without_noise_are_those_of_the_original() -> None:
 
 
 @pytest.mark.parametrize("moment", GOLDEN["replay"], ids=["young", "full"])
-def test_what_replay_gives_is_what_the_original_gives(moment: dict[str, Any]) -> None:
-    """With the original's bug; without it only `continuation` may differ, as
-    tests/algorithms/test_replay_nstep.py says where."""
+def test_replay_samples_equal_those_of_curls_code(moment: dict[str, Any]) -> None:
+    """With the n-step bug of CURL's code; without it only `continuation` may differ:
+    tests/algorithms/test_replay_nstep.py tests where."""
     steps = 150
     ended = fixed_uniform("replay.ended", (steps,)) < 0.12
     reward, action = (

@@ -11,9 +11,8 @@ from cclf import presets
 from cclf.algorithms.rainbow.batched import BatchedRainbow
 from cclf.algorithms.rainbow.config import RainbowConfig
 from cclf.algorithms.rainbow.learner import BatchedLearner
-from cclf.algorithms.registry import make_agent, make_learner
+from cclf.algorithms.registry import make_agent
 from cclf.envs.make import make_env
-from cclf.storage.checkpoint import Checkpoints
 from cclf.storage.safe_loading import load_state
 from cclf.training.evaluation import evaluate_games, wait_for_evaluation
 from rainbow_inputs import CPU, batched_learner, learner_of, step_all, tiny
@@ -48,7 +47,7 @@ def test_beta_increases_from_above_its_start_to_one():
     assert schedule().beta_at(100_000) == 1.0
 
 
-def test_epsilon():
+def test_epsilon_by_warmup_policy_and_decay():
     assert schedule().epsilon_at(1) == schedule().epsilon_at(5000) == 0.0
     assert schedule(warmup_policy="uniform").epsilon_at(1599) == 1.0
     assert schedule(warmup_policy="uniform").epsilon_at(1600) == 0.0
@@ -68,25 +67,9 @@ def close(one, two):
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.slow("algorithms/test_rainbow.py::test_batched_updates_equal_those_of_each_run_alone")
-def test_games_with_other_actions_and_coefficients_equal_each_run_alone():
-    configs = [
-        tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4}) for game in ("Freeway", "Alien")
-    ]
-    assert len({config.algorithm.contrastive_coefficient for config in configs}) == 2
-    together, alone = batched_learner(configs), [learner_of(config) for config in configs]
-    for t in range(25):
-        for one, other in zip(together.runs, alone, strict=True):
-            one.step(4 * t)
-            other.step(4 * t)
-    assert alone[0].updates > 5
-    for one, other in zip(together.runs, alone, strict=True):
-        ours, theirs = (each.algorithm.networks.state_dict() for each in (one, other))
-        assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-5
-
-
 def test_a_run_moves_between_batches_of_any_size():
-    """Sixteen steps in a batch of three, four alone, four in a batch of two: as if always alone."""
+    """A run makes 16 steps in a batch of three, 4 alone and 4 in a batch of two, and ends as if
+    always alone."""
     configs = [tiny("cclf", seed=seed) for seed in (1, 2, 3)]
     three = batched_learner(configs)
     step_all(three, 16)
@@ -107,7 +90,7 @@ def test_a_run_moves_between_batches_of_any_size():
     assert (found["agent_steps"], found["updates"]) == (24, 13)
 
 
-def test_the_compiler_wraps_every_function_of_a_step():
+def test_compiler_wraps_every_function_of_a_step():
     called = []
 
     def counted(function):
@@ -181,33 +164,11 @@ def test_resume_is_bitwise_equal(tmp_path, method):
     assert straight.updates == 24 - 12 + 1
 
 
-@pytest.mark.slow("test_resume_is_bitwise_equal")
-@pytest.mark.parametrize("game", ["Qbert", "Breakout"])
-def test_resume_of_atari_in_mid_game_is_bitwise_equal(tmp_path, game):
-    config = tiny("cclf", task=f"atari/{game}", env={"frame_stack": 4})
-    config = replace(
-        config, run=replace(config.run, env_steps=96, eval_every_env_steps=10**6, eval_episodes=1)
-    )
-    ends = []
-    for name, stop_at in (("straight", None), ("stopped", 72)):
-        learner = make_learner(config, CPU)
-        for t in range(24):
-            if stop_at == 4 * t:
-                saved = Checkpoints(tmp_path / name)
-                saved.save({"learner": learner.state_dict()})
-                learner = make_learner(config, CPU)
-                learner.load_state_dict(saved.load()["learner"])
-            learner.step(4 * t)
-        ends.append(learner.state_dict())
-    assert differing(*ends) == []
-    assert ends[0]["updates"] == 13
-
-
 # Evaluation
 
 
 class Scripted:
-    """Its action depends on the observation alone. Keeps the sizes of the batches."""
+    """A policy whose action depends on the observation only. It records the batch sizes."""
 
     num_actions = 3
 
@@ -223,7 +184,7 @@ def game():
     return make_env(tiny("rainbow"), 0, evaluation=True)
 
 
-def test_the_return_of_an_episode_depends_on_its_seed_alone():
+def test_return_of_an_episode_depends_on_its_seed_only():
     seeds, policy = [11, 12, 13, 14, 15], Scripted()
     returns = wait_for_evaluation(evaluate_games(game(), policy, seeds, 0.2, 2)).returns
     assert len(set(returns)) > 1

@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     return Path(out.strip())
 
 
-def test_train_makes_ten_episode_rows_and_a_final_one(folder):
+def test_train_writes_rows_of_evaluations_and_a_final_one(folder):
     evaluations, final = rows(folder / "eval.csv"), rows(folder / "final.csv")
     assert [(row["env_steps"], row["episodes"]) for row in evaluations] == [
         ("12", "2"),
@@ -51,7 +51,7 @@ def test_the_final_evaluation_is_of_the_final_agent(folder):
     assert [float(value) for value in rows(folder / "final.csv")[0]["returns"].split()] == expected
 
 
-def test_the_same_command_makes_a_lost_final_evaluation_again_and_no_second_one(folder):
+def test_same_command_repeats_the_final_evaluation_only_if_it_is_missing(folder):
     before = (folder / "final.csv").read_text()
     out = folder.parents[3]
     (folder / "final.csv").unlink()
@@ -63,7 +63,7 @@ def test_the_same_command_makes_a_lost_final_evaluation_again_and_no_second_one(
     assert (folder / "final.csv").stat().st_mtime_ns == stamp
 
 
-def test_a_stop_in_the_final_evaluation_leaves_none(folder):
+def test_stopped_final_evaluation_writes_no_file(folder):
     (folder / "final.csv").unlink(missing_ok=True)
     assert not final_evaluation(folder, CPU, lambda: True)
     assert not (folder / "final.csv").exists()
@@ -71,7 +71,7 @@ def test_a_stop_in_the_final_evaluation_leaves_none(folder):
     assert (folder / "final.csv").exists()
 
 
-def test_the_bench_reports_parity_before_speed():
+def test_bench_reports_parity_before_speed():
     words = (
         "--tiny",
         "--methods",
@@ -99,7 +99,7 @@ def test_the_bench_reports_parity_before_speed():
     assert err.index("parity") < err.index("run-updates/s")
 
 
-def test_the_benchs_parity_sees_a_difference(monkeypatch):
+def test_parity_of_the_bench_detects_a_difference(monkeypatch):
     from cclf.algorithms.rainbow.batched import BatchedRainbow
 
     inner = BatchedRainbow.update
@@ -125,7 +125,7 @@ def test_the_benchs_parity_sees_a_difference(monkeypatch):
         ("--precision", "tf32", "--device", "cpu"),
     ],
 )
-def test_a_bench_that_cannot_be_is_refused_before_it_measures(words, monkeypatch, capsys):
+def test_bench_refuses_invalid_options_before_it_measures(words, monkeypatch, capsys):
     monkeypatch.setattr(bench_rainbow, "parity", lambda *_: pytest.fail("it measured"))
     assert cli.main(["bench", "rainbow", *words]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -135,7 +135,7 @@ def test_a_bench_that_cannot_be_is_refused_before_it_measures(words, monkeypatch
     ("device", "asked", "expected"),
     [("cpu", 0, None), ("cpu", 3, 3), ("cuda", 0, 1), ("cuda", 3, 3)],
 )
-def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, expected):
+def test_default_number_of_threads_with_a_gpu_is_one(monkeypatch, device, asked, expected):
     told = []
     monkeypatch.setattr(torch, "set_num_threads", told.append)
     config = tiny("rainbow")
@@ -150,13 +150,3 @@ def test_tasks_of_different_algorithms_do_not_train_together():
     assert_refused(
         cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "name each of them once"
     )
-
-
-def test_a_trained_run_is_evaluated_and_played(folder, tmp_path):
-    code, out, err = cclf("evaluate", folder, "--episodes", 3, "--device", "cpu", "--json")
-    assert code == 0, err
-    told = json.loads(out)
-    assert (told["env_steps"], len(told["returns"])) == (24, 3)
-    code, out, err = cclf("play", folder, "--out", tmp_path / "episode.mp4", "--device", "cpu")
-    assert code == 0, err
-    assert (tmp_path / "episode.mp4").stat().st_size > 0

@@ -9,14 +9,14 @@ CPU = torch.device("cpu")
 
 
 def splitmix(state):
-    """The same in Python's unbounded integers."""
+    """SplitMix64 in Python's unbounded integers."""
     size = 2**64
     state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % size
     state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % size
     return state ^ (state >> 31)
 
 
-def test_the_mix_is_splitmix64():
+def test_mixing_function_is_splitmix64():
     states = np.random.default_rng(0).integers(-(2**63), 2**63, 1000)
     assert [value % 2**64 for value in mix(torch.from_numpy(states)).tolist()] == [
         splitmix(int(s) % 2**64) for s in states
@@ -28,7 +28,7 @@ def sample(shapes, keys, index):
     return random.split(random.uniform(torch.tensor(keys), torch.tensor(index)))
 
 
-def test_a_number_depends_on_key_index_name_and_place_alone():
+def test_random_number_depends_on_key_index_name_and_position_only():
     shapes = {"a": (3, 4), "b": (5,)}
     both = sample(shapes, [7, 8], 3)
     assert both["a"].shape == (2, 3, 4)

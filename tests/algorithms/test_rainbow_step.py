@@ -1,5 +1,5 @@
-"""One agent step of one run: its order, what is stored, its metrics; and training held against the
-plain reference."""
+"""One agent step of one run: its order, its transition in replay, its metrics; and training
+compared with the plain reference."""
 
 import copy
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_order_of_a_step(bug):
     assert (learner.batch.agent_steps, learner.updates) == (15, 4)
 
 
-def test_replay_holds_what_the_game_returned():
+def test_replay_stores_the_transitions_of_the_game():
     learner = learner_of(longer())
     game, steps = games_in(learner.batch)[0].game, []
     inner = game.step
@@ -155,7 +155,7 @@ def test_metrics_are_means_since_the_last_report():
     assert set(reports[20]) <= set(learner.metric_names)
 
 
-def test_a_replay_that_fits_nowhere_is_refused(monkeypatch):
+def test_replay_larger_than_memory_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match="replay_device=cuda conflicts with device=cpu"):
         learner_of(tiny("rainbow", replay_device="cuda"))
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1000)

@@ -34,8 +34,8 @@ def folder(out, seed=1):
     return out / replace(CONFIG, seed=seed).run_name()
 
 
-def end(out, seed=1):
-    """All that a run leaves: its tables but for the clock on the wall, and its state."""
+def tables_and_state(out, seed=1):
+    """The tables of a run without wall-clock times, and the state of its learner."""
     own = folder(out, seed)
     tables = [rows(own / f"{name}.csv", "wall_seconds") for name in ("train", "eval", "final")]
     return tables, checkpoint.load(own / "checkpoint")["learner"]
@@ -43,13 +43,16 @@ def end(out, seed=1):
 
 def assert_same_end(out, undisturbed, seeds=SEEDS):
     for seed in seeds:
-        (tables, state), (expected, expected_state) = end(out, seed), end(undisturbed, seed)
+        (tables, state), (expected, expected_state) = (
+            tables_and_state(out, seed),
+            tables_and_state(undisturbed, seed),
+        )
         assert tables == expected
         assert differing(state, expected_state) == []
 
 
 def at_call(number, original, then):
-    """`original`, and in its call of this number `then` instead."""
+    """A wrapper of `original` that calls `then` instead in call number `number`."""
     calls = []
 
     def wrapped(*args, **kwargs):
@@ -73,8 +76,8 @@ def undisturbed(tmp_path_factory):
 # --- a batch is killed between the checkpoints of its runs
 # ---------------------------------------------------------------
 
-# number of the save that a kill comes before -> where the two runs stand then, and from where they
-# go on
+# number of the save before which the process is killed -> newest checkpoints of both runs, and the
+# step from which they resume
 BETWEEN = {2: (12, 0, 0), 4: (24, 12, 12), 6: (36, 24, 24)}
 
 
@@ -103,7 +106,7 @@ def test_corrupt_checkpoint_rewinds_all_runs_of_the_batch(tmp_path, undisturbed)
     path = max((folder(tmp_path, 2) / "checkpoint").glob("frames/*-00000003-*"))
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     final = folder(tmp_path, 2) / "final.csv"
-    # of another agent, as it were: it must be made again
+    # these returns are those of another agent, so the evaluation must be repeated
     final.write_text(final.read_text().rstrip() + "9\n")
     (folder(tmp_path, 2) / "final.json").unlink()
     assert rows(final) != rows(folder(undisturbed, 2) / "final.csv")
@@ -114,7 +117,7 @@ def test_corrupt_checkpoint_rewinds_all_runs_of_the_batch(tmp_path, undisturbed)
 
 
 def test_runs_without_a_common_checkpoint_resume_separately(tmp_path, undisturbed):
-    """A seed that is added later, and runs that are done."""
+    """A seed is added later, when the first run has finished."""
     shutil.copytree(folder(undisturbed, 1), folder(tmp_path, 1))
     before = (folder(tmp_path, 1) / "train.csv").stat().st_mtime_ns
     code, _, err = train(tmp_path)
@@ -145,7 +148,7 @@ def rewind(checkpoints, agent_steps):
 
 
 def test_files_of_discarded_checkpoints_are_removed(tmp_path, undisturbed):
-    """They may have second names in a bundle, which must stay what they are."""
+    """They may be hard links of files in a copy, which must not change."""
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     own = checkpoint.Checkpoints(folder(tmp_path) / "checkpoint")
     chunk = max(own.folder.glob("frames/*-00000003-*"))
@@ -159,7 +162,7 @@ def test_files_of_discarded_checkpoints_are_removed(tmp_path, undisturbed):
 # --- signals
 # -------------------------------------------------------------------------------------------------------------
 
-# what gets the signal in which of its calls -> where each run is saved
+# owner, function and call number that gets the signal, and the step at which each run is saved
 PHASES = {
     "before the first step": (trainer, "make_agent", 1, 0, 0),
     "warm-up": (BatchedLearner, "act", 5, 5, 5),
@@ -193,8 +196,7 @@ def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
 
 
 def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbed, monkeypatch):
-    """Beside training it stays at the checkpoint of the moment it began at, while others are saved
-    where they are."""
+    """It resumes from the checkpoint at which its evaluation began, the others from later steps."""
     save_before_stop = loop.TrainingRun.save_before_stop
     with monkeypatch.context() as patch:
         patch.setattr(BatchedLearner, "learn", signalled(BatchedLearner.learn, 17))
@@ -230,7 +232,7 @@ def test_a_signal_beside_evaluation_workers(
 
 
 def poisoned(patch, updates, run=0):
-    """The weights of one run become NaN before this update."""
+    """Set the weights of one run to NaN before this update."""
     inner = BatchedLearner.learn
 
     def learn(self, *rest):
@@ -302,7 +304,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_batch_refused_for_one_run_changes_no_files(tmp_path, undisturbed, monkeypatch, why):
-    """Seed 1 stands a checkpoint ahead, so it would go back beside seed 2; seed 3 is new."""
+    """Seed 1 is one checkpoint ahead of seed 2, so it would go back; seed 3 is new."""
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
     rewind(checkpoint.Checkpoints(folder(tmp_path, 2) / "checkpoint"), 24)

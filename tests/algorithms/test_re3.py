@@ -1,4 +1,5 @@
-"""RE3's bonus: by hand, and compared with the published computation, which does not count."""
+"""RE3's bonus: by hand, and compared with the published computation, which keeps duplicate
+observations."""
 
 import numpy as np
 import pytest

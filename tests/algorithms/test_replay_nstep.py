@@ -16,7 +16,7 @@ def make(runs=1, capacity=50, n=N, bug=False):
 
 
 def step(replay, number, reward=0.0, ended=False, age=0, action=0):
-    """Frame number `number` is filled with number + 1, so that 0 is no frame."""
+    """Store frame `number`, filled with number + 1, so that 0 marks an empty frame."""
     runs = len(replay.max_priority)
     frame = torch.full((runs, 2, 2), (number + 1) % 256, dtype=torch.uint8)
     replay.add(frame, torch.full((runs,), action), torch.full((runs,), age))
@@ -24,7 +24,7 @@ def step(replay, number, reward=0.0, ended=False, age=0, action=0):
 
 
 def play(replay, lengths, reward=lambda number: float(number)):
-    """Episodes of these lengths; the last one has not ended."""
+    """Store episodes of these lengths; the last one has not ended."""
     number = 0
     for which, length in enumerate(lengths):
         for age in range(length):
@@ -68,7 +68,7 @@ def test_frames_and_rewards_after_the_end_are_zero(bug):
 
 
 class Model:
-    """The same rules on a list, one step at a time."""
+    """The same replay as a list of steps."""
 
     def __init__(self, lengths, n):
         self.steps, self.n = [], n
@@ -106,7 +106,7 @@ class Model:
 
 
 @pytest.mark.parametrize("n", [1, 3, 6])
-def test_against_the_model_for_many_episodes(n):
+def test_transitions_equal_those_of_the_model(n):
     lengths = [int(length) for length in np.random.default_rng(n).integers(1, 9, 18)] + [20]
     model, replay = Model(lengths, n), make(capacity=200, n=n)
     play(replay, lengths, reward=lambda number: float(number % 7))
@@ -208,8 +208,8 @@ def test_last_priority_of_a_duplicate_slot_counts():
 
 @pytest.mark.parametrize("bug", [False, True])
 def test_sampled_transitions_do_not_depend_on_the_newest_result(bug):
-    """So that an update can run before the games return. With the bug they do depend on it: it reads the
-    step after the n-th."""
+    """Therefore an update can run before the games return. With the n-step bug they do depend on
+    it: the bug reads the step after the n-th."""
     replay = make(capacity=20, bug=bug)
     play(replay, [6, 40])  # the buffer has wrapped
     replay.add(torch.full((1, 2, 2), 9, dtype=torch.uint8), torch.tensor([1]), torch.tensor([40]))
@@ -230,7 +230,8 @@ def test_sampled_transitions_do_not_depend_on_the_newest_result(bug):
 @pytest.mark.parametrize("steps", [15, 67])
 @pytest.mark.parametrize("larger", [0, 30])
 def test_one_run_is_saved_and_loaded(steps, larger):
-    """Into another index of another batch, and into a larger buffer, also if this one has wrapped."""
+    """Load into another index of another batch, and into a larger buffer, also after the ring
+    buffer has wrapped."""
     old = make(runs=3, capacity=20)
     play(old, [7] * (steps // 7) + [steps % 7])
     old.set_priorities(

@@ -1,5 +1,4 @@
-"""SAC against the released code's figures, against a textbook update of our own, and against the
-special cases of the paper."""
+"""SAC against numbers of the released code, a textbook update, and the special cases of the paper."""
 
 import copy
 import dataclasses
@@ -29,14 +28,15 @@ CPU = torch.device("cpu")
 BATCH, ACTIONS = 8, 2
 STEPS = torch.tensor(100.0, dtype=torch.float64)
 Update = Callable[[SAC, Batch, UpdateNoise, Tensor], UpdateResult]
-# The plain one, and the one that trains.
+# The plain update, and the one of training.
 both_updates = pytest.mark.parametrize(
     "run", [reference_sac.update, SAC.update], ids=["reference", "trains"]
 )
 
 
 def tiny(method: str, profile: str = "released", **overrides: Any) -> Config:
-    """A method on 20x20 frames; overrides go to the part of the config that has such a field."""
+    """A small config of a method on 20x20 frames; each override goes to the group that has such a
+    field."""
     config = resolve("toy/reach", method, profile=profile)
     algorithm = {"hidden_dim": 32, "conv_filters": 8, "feature_dim": 10}
     method_fields = {
@@ -105,7 +105,7 @@ def snapshot(sac: SAC) -> dict[str, Tensor]:
 
 
 def moved(before: dict[str, Tensor], sac: SAC) -> set[str]:
-    """The parts that changed, two levels deep: critic.encoder, critic.q1, actor.head ..."""
+    """The names of the modules that changed, such as critic.encoder, critic.q1 and actor.head."""
     after = snapshot(sac)
     return {
         ".".join(name.split(".")[:2])
@@ -115,7 +115,7 @@ def moved(before: dict[str, Tensor], sac: SAC) -> set[str]:
 
 
 def spy(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[tuple, Any]]:
-    """Records the arguments and results of an equation, which runs as ever."""
+    """Record the arguments and results of the calls of an equation."""
     calls: list[tuple[tuple, Any]] = []
     original: Callable = getattr(equations, name)
 
@@ -200,7 +200,7 @@ def assert_parameters_agree(sac: SAC, recorded: dict[str, list[float]], precisio
 
 @both_updates
 @pytest.mark.parametrize("precision", golden.DTYPES)
-def test_six_updates_agree_with_the_released_code_in_every_figure(
+def test_six_updates_equal_those_of_the_released_code(
     precision: str, run: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dtype, tolerance = golden.DTYPES[precision], {"float32": 1e-5, "float64": 1e-8}[precision]
@@ -376,7 +376,7 @@ def pixels(crops: Tensor) -> Tensor:
 
 @both_updates
 @pytest.mark.parametrize("method", ["rad", "sac-pixel"])
-def test_with_every_piece_off_the_appraisal_gives_textbook_sac_bit_for_bit(
+def test_update_with_every_piece_off_is_bitwise_equal_to_textbook_sac(
     method: str, run: Update
 ) -> None:
     config = tiny(method)
@@ -423,7 +423,7 @@ def critic_figures(sac: SAC, noise: UpdateNoise, run: Update) -> dict[str, Tenso
     ("curiosity", "method", "views"),
     [(0.0, "rad", slice(0, 1)), (0.5, "drq", slice(0, 2)), (1.0, "rad", slice(1, 2))],
 )
-def test_cclf_of_constant_curiosity_is_rad_on_one_of_two_views_or_drq_on_both(
+def test_cclf_with_constant_curiosity_equals_rad_or_drq(
     curiosity: float, method: str, views: slice, run: Update, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All four pieces on, a bonus of lambda = 0, every belief at 1 - curiosity: ties select view 1 of
@@ -557,7 +557,7 @@ def test_paper_profile_has_a_tanh_after_every_encoder_and_one_encoder_step() -> 
             assert torch.equal(z, torch.tanh(normalised) if squashed else normalised)
 
 
-def test_paper_profile_reaches_the_last_crop_offset_and_the_released_does_not() -> None:
+def test_last_crop_offset_is_drawn_in_the_paper_profile_only() -> None:
     for profile, last in (("paper", 4), ("released", 3)):
         noise = make_sac("cclf", profile).draw_noise(
             500, torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
@@ -567,7 +567,7 @@ def test_paper_profile_reaches_the_last_crop_offset_and_the_released_does_not() 
         assert not torch.equal(noise.augmentation, noise.next_augmentation)
 
 
-def test_paper_profile_collects_on_random_crops_and_the_released_on_the_centre() -> None:
+def test_acting_uses_random_crops_in_the_paper_profile_and_centre_crops_in_the_released() -> None:
     observation = make_batch().observation
     for profile, kind in (("paper", "random-crop"), ("released", "centre-crop")):
         sac = make_sac("cclf", profile)
@@ -583,7 +583,7 @@ def test_paper_profile_collects_on_random_crops_and_the_released_on_the_centre()
 
 
 @pytest.mark.parametrize("profile", ["paper", "released"])
-def test_evaluation_takes_the_mean_action_on_the_centre_crop(profile: str) -> None:
+def test_evaluation_action_is_the_mean_on_the_centre_crop(profile: str) -> None:
     sac = make_sac("cclf", profile)
     observation = torch.randint(256, (2, 3, 20, 20), dtype=torch.uint8)
     conv_features = sac.critic.encoder.convolutions(observation[:, :, 2:18, 2:18])

@@ -1,5 +1,5 @@
-"""SAC from state: the same update as from pixels, with noise in the place of crops and a linear
-layer in the place of convolutions."""
+"""SAC from state: the same update as from pixels, with noise instead of crops and a linear layer
+instead of convolutions."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def make_sac(method, **settings):
 
 
 def make_state_batch(number=0):
-    """Numbers of very different sizes."""
+    """A batch of states whose entries have very different scales."""
     generator = torch.Generator().manual_seed(number)
     scale = torch.tensor([1e-2, 1.0, 1e2])
     now, following = (scale * torch.randn(BATCH, NUMBERS, generator=generator) for _ in range(2))
@@ -63,7 +63,7 @@ def test_update_equals_the_reference(method):
         torch.testing.assert_close(snapshot(plain), snapshot(lean), rtol=1e-9, atol=1e-9)
 
 
-def test_noise_is_in_standard_deviations_of_each_number():
+def test_noise_scales_with_the_standard_deviation_of_each_entry():
     generator = torch.Generator().manual_seed(0)
     vectors = torch.tensor([5.0, 0.0, -3.0]) + torch.tensor([1e-2, 0.0, 1e2]) * torch.randn(
         4_000, 3, generator=generator
@@ -76,7 +76,7 @@ def test_noise_is_in_standard_deviations_of_each_number():
 
 
 def test_actions_are_computed_from_states_without_noise():
-    """Neither evaluation nor collection adds noise, in the paper's profile neither."""
+    """Neither evaluation nor data collection adds noise, not even in the paper's profile."""
     for profile in ("released", "paper"):
         config = resolve(PENDULUM, "cclf", profile=profile, observe="state")
         sac = SAC(config, ACTIONS, CPU, state_dim=NUMBERS)
@@ -93,7 +93,7 @@ def test_actions_are_computed_from_states_without_noise():
 # --- configs
 
 
-def test_crops_become_noise_and_the_centre_crop_nothing():
+def test_state_presets_replace_crops_by_noise_and_centre_crops_by_nothing():
     for name in STATE_METHODS:
         pixels, state = resolve(PENDULUM, name), resolve(PENDULUM, name, observe="state")
         crops = pixels.method.augmentation

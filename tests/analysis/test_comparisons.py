@@ -18,8 +18,9 @@ def table(*runs: list[ResultRow]) -> Table:
     return differences_table(group)
 
 
-def test_cclf_less_each_other_method_with_interval_and_effect_size() -> None:
-    """Means 0.7 and 0.4; squares 4 * 0.01 and 0 over 8: a pooled deviation of sqrt(0.005)."""
+def test_difference_of_cclf_and_each_method_has_an_interval_and_an_effect_size() -> None:
+    """Means 0.7 and 0.4; sums of squares 4 * 0.01 and 0, over 8: a pooled standard deviation of
+    sqrt(0.005)."""
     ours, theirs = runs_of("cclf", [0.6, 0.6, 0.7, 0.8, 0.8]), runs_of("re3", [0.4] * 5)
     found = table(ours, theirs, runs_of("a2c", [0.9]))
     assert found.header == ("task", "re3"), "one seed has no deviation"
@@ -31,7 +32,7 @@ def test_cclf_less_each_other_method_with_interval_and_effect_size() -> None:
     assert (record["difference"], record["d"]) == pytest.approx((0.3, 0.3 / 0.005**0.5))
 
 
-def test_few_seeds_are_not_bold_and_nothing_to_compare_is_no_table() -> None:
+def test_differences_of_few_seeds_are_not_bold_and_one_method_has_no_table() -> None:
     (cells,) = table(runs_of("cclf", [0.8, 0.9]), runs_of("re3", [0.1] * 5)).rows
     assert cells[1].style == ""
     assert table(runs_of("cclf", [0.8])).rows == []
@@ -48,9 +49,10 @@ def on_two_tasks(method: str, first: list[float], second: list[float]) -> list[R
     return runs_of(method, first) + runs_of(method, second, task="minigrid/Empty-16x16")
 
 
-def test_across_tasks_cclf_is_set_beside_each_other_method() -> None:
-    """Four runs each, of which the middle two count: 0.5 and 0.7 less 0.2 and 0.6. Of the pairs on
-    DoorKey all four are won, on Empty one and a half: 5.5 of 8 in all."""
+def test_comparison_across_tasks_by_hand() -> None:
+    """The IQM is the mean of the middle two of four runs: 0.5 and 0.7 minus 0.2 and 0.6. CCLF is
+    better in all four pairs on DoorKey and in one and a half on Empty (a tie is a half): 5.5 of 8.
+    """
     ours = on_two_tasks("cclf", [0.9, 0.7], [0.5, 0.1])
     theirs = on_two_tasks("re3", [0.6, 0.2], [0.1, 0.8])
     found = across(ours, theirs)
@@ -61,7 +63,7 @@ def test_across_tasks_cclf_is_set_beside_each_other_method() -> None:
     assert across(theirs, on_two_tasks("a2c", [0.1, 0.2], [0.1, 0.2])).records == []
 
 
-def test_across_tasks_one_seed_makes_intervals_of_tasks() -> None:
+def test_comparison_across_tasks_of_one_seed_resamples_tasks() -> None:
     ours = on_two_tasks("cclf", [0.9, 0.9], [0.5, 0.5])
     found = across(ours, on_two_tasks("re3", [0.6], [0.6]))
     assert found.rows[0][1].notes == ("[-0.100, 0.300]",)
@@ -77,7 +79,7 @@ STEPS = range(50_000, 400_001, 50_000)  # eight evaluations
 
 
 def run(method: str, seed: int, slope: float, **fields: object) -> list[ResultRow]:
-    """Returns that grow evenly from slope / 8 to slope: 9 / 16 slope on average."""
+    """Returns that grow linearly from slope / 8 to slope, with the mean 9 / 16 slope."""
     return [row(method, seed, steps, slope * steps / 400_000, **fields) for steps in STEPS]
 
 
@@ -95,7 +97,7 @@ def test_means_over_evaluations_and_their_differences() -> None:
     )
 
 
-def test_runs_that_end_well_and_were_evaluated_at_the_same_steps_count() -> None:
+def test_means_over_training_need_finished_runs_with_the_same_evaluation_steps() -> None:
     pair = [run("cclf", seed, 0.8) + run("curl", seed, 0.4) for seed in (1, 2)]
     unlike = [
         run("cclf", 3, 0.1, state="unfinished")[:4],
@@ -117,7 +119,7 @@ def test_a_failed_run_stays_in_the_mean_at_the_lowest_return() -> None:
     assert found.records[1]["mean"] == pytest.approx(0.95 / 3)
 
 
-def test_few_evaluations_one_method_or_one_seed_are_no_over_training() -> None:
+def test_few_evaluations_one_method_or_one_seed_give_no_table_over_training() -> None:
     alone = [run("cclf", seed, 0.8) for seed in (1, 2)]
     assert over_training(*alone).rows == []
     assert over_training(*alone, run("curl", 1, 0.4)).rows == []

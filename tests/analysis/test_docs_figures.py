@@ -14,7 +14,8 @@ program = SimpleNamespace(**runpy.run_path(str(PATH)))
 
 
 def test_effect_sizes_of_each_task_by_hand(tmp_path: Path) -> None:
-    """Means 0.7 and 0.6, both with a deviation of 0.1; at two moments only, so the last counts."""
+    """Means 0.7 and 0.6, both with a standard deviation of 0.1; with two evaluations only, the last
+    one counts."""
     other = "minigrid/Empty-16x16"
     for task in (TASK, other):
         rows = runs_of("cclf", [0.6, 0.7, 0.8], task=task) + runs_of(
@@ -52,7 +53,7 @@ def test_final_scores_are_the_last_returns_on_the_scale_of_each_game() -> None:
     assert {task: list(scores) for task, scores in only.items()} == {"atari/Freeway": ["curl"]}
 
 
-def test_effect_size_is_of_the_mean_over_training_where_runs_were_looked_at_often() -> None:
+def test_effect_size_of_runs_with_many_evaluations_is_of_the_mean_over_training() -> None:
     """0.5 and 0.4 over ten evaluations that rise by 0.2 from seed to seed, though both end alike."""
     steps = [n * 10_000 for n in range(1, 11)]
     rows = [

@@ -1,5 +1,5 @@
-"""Documents say what the committed results say: their tables are what the command gives, and
-figures in sentences are those of the data."""
+"""The committed documents agree with the committed results: tables equal the output of the command,
+and numbers in sentences equal those of the data."""
 
 import re
 from functools import cache
@@ -29,12 +29,12 @@ def tables() -> dict[str, str]:
     return report_files.markdown_tables(composed())
 
 
-def test_the_pages_of_results_have_tables_that_a_command_writes() -> None:
+def test_pages_of_results_contain_generated_tables() -> None:
     assert {path.name for path in MADE} >= {"curiosity.md", "results.md"}
 
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
-def test_a_document_holds_what_the_command_gives(path: Path) -> None:
+def test_tables_of_a_document_equal_the_output_of_the_command(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     command = "`cclf report results --markdown`"
     assert report_files.fill_placeholders(text, tables()) == text, (
@@ -43,14 +43,14 @@ def test_a_document_holds_what_the_command_gives(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.name)
-def test_a_changed_figure_is_noticed(path: Path) -> None:
+def test_changed_number_in_a_document_is_detected(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     begin = text.index("|", text.index(MARK))
     other = text[:begin] + text[begin:].replace("0", "1", 1)
     assert report_files.fill_placeholders(other, tables()) == text
 
 
-# --- figures in sentences ---
+# --- numbers in sentences ---
 
 SIGNED = r"(−?[\d,]*\.?\d+)"
 WITH_INTERVAL = re.compile(rf"{SIGNED} \[{SIGNED}, {SIGNED}\]")
@@ -121,7 +121,7 @@ def of_methods(*methods: str) -> np.ndarray:
 
 @cache
 def computed_intervals() -> list[statistics.Interval]:
-    """Those in sentences that no table has."""
+    """Intervals in sentences that are in no table."""
     pairs = [
         [final_returns("dmc", profile, CARTPOLE, method) for profile in PRECISIONS]
         for method in ("drq", "cclf")
@@ -139,7 +139,7 @@ def computed_intervals() -> list[statistics.Interval]:
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/curiosity.md"])
-def test_intervals_in_sentences_are_those_of_the_data(name: str) -> None:
+def test_intervals_in_sentences_equal_those_of_the_data(name: str) -> None:
     told = WITH_INTERVAL.findall(sentences(name))
     assert len(told) > 5
     known = [*known_intervals(), *computed_intervals()]

@@ -1,5 +1,5 @@
-"""Exported policies: what they answer, what they carry, and that a wrong one is never left
-behind."""
+"""Exported policies: their outputs and metadata, and that an export with wrong outputs leaves no
+file."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_pt2_of_rainbow_is_its_q_values_on_stacks(folders, tmp_path):
 
 @pytest.mark.quick("rainbow")
 @pytest.mark.parametrize("name", CONFIGS)
-def test_onnx_answers_as_the_policy_does(folders, tmp_path, name):
+def test_onnx_outputs_equal_those_of_the_policy(folders, tmp_path, name):
     onnx = pytest.importorskip("onnx")
     done = export.export(folders[name], tmp_path / "policy.onnx")
     assert done.largest_difference <= 1e-5
@@ -139,7 +139,9 @@ class FixedBatch(sac.GreedyPolicy):
 
 @pytest.mark.quick("WrongByALittle")
 @pytest.mark.parametrize("wrong", [WrongByALittle, NotANumber, FixedBatch])
-def test_a_policy_that_answers_otherwise_is_not_left_behind(folders, tmp_path, monkeypatch, wrong):
+def test_export_with_other_outputs_is_refused_and_leaves_no_file(
+    folders, tmp_path, monkeypatch, wrong
+):
     monkeypatch.setattr(sac, "GreedyPolicy", wrong)
     (tmp_path / "policy.pt2").write_text("the one before")
     with pytest.raises(ConfigError, match="no file is written"):
@@ -188,7 +190,7 @@ def test_a_shared_agent_plays_as_the_run_does(folders, shared, base):
     }
 
 
-def test_the_commands_take_a_shared_agent(shared, tmp_path, capsys):
+def test_commands_accept_a_shared_agent(shared, tmp_path, capsys):
     for name in shared["sac"].iterdir():  # a hub's cache is made of links
         (tmp_path / name.name).symlink_to(name)
     assert main(["evaluate", str(tmp_path), "--episodes", "1", "--device", "cpu"]) == 0
@@ -211,7 +213,7 @@ def test_code_and_command_of_a_card_are_those_of_the_run(shared, monkeypatch, ca
     assert "--device" not in line, "where it was trained is no setting"
 
 
-def test_a_card_says_what_was_reached(tmp_path):
+def test_card_shows_returns_code_and_machine(tmp_path):
     config = tiny_config("toy/reach-1d", "drq", env={"frame_stack": 2}, env_steps=30)
     with create_run_folder(config, tmp_path) as folder:
         run(config, folder)
@@ -233,7 +235,7 @@ def test_a_card_says_what_was_reached(tmp_path):
     assert 'value: "7.00 +/- 1.00"' in (out / "README.md").read_text(), "the final evaluation"
 
 
-def test_what_a_hub_reads_of_a_card(shared):
+def test_card_has_the_metadata_of_the_hub(shared):
     yaml = pytest.importorskip("yaml")
     _, front, _ = (shared["sac"] / "README.md").read_text().split("---\n", 2)
     facts = yaml.safe_load(front)
@@ -244,7 +246,7 @@ def test_what_a_hub_reads_of_a_card(shared):
     assert re.fullmatch(r"-?\d+\.\d\d \+/- \d+\.\d\d", result["metrics"][0]["value"])
 
 
-def test_a_card_of_a_run_that_imports_a_module_says_so(monkeypatch):
+def test_card_of_a_run_that_imports_a_module_names_the_module(monkeypatch):
     monkeypatch.setattr(share, "train_command", lambda _: "cclf train")
     config = CONFIGS["sac"]
     own = replace(config.algorithm, encoder="planted:small", conv_filters=32)
@@ -266,7 +268,7 @@ def test_a_card_of_a_run_that_imports_a_module_says_so(monkeypatch):
     assert not re.search("trust.imports", plain)
 
 
-def test_a_long_run_has_a_short_table():
+def test_card_of_a_long_run_has_few_rows():
     rows = [share.CardEvaluation(step, step, np.zeros(2)) for step in range(125)]
     card = share.render_card(CONFIGS["sac"], {}, rows)
     steps = [int(step) for step in re.findall(r"^\| (\d+) \| \d+ \|", card, re.MULTILINE)]
@@ -313,7 +315,9 @@ def test_card_leaves_a_folder_of_others_as_it_was(
     assert (project / name).read_text() == "MY PROJECT"
 
 
-def test_card_goes_into_an_empty_folder_and_takes_no_pipe_for_a_video(folders, tmp_path, capsys):
+def test_card_is_written_into_an_empty_folder_but_not_with_a_pipe_as_video(
+    folders, tmp_path, capsys
+):
     run_copy, out = tmp_path / "run", tmp_path / "out"
     shutil.copytree(folders["sac"], run_copy)
     os.mkfifo(run_copy / "episode-60.mp4")
@@ -325,7 +329,7 @@ def test_card_goes_into_an_empty_folder_and_takes_no_pipe_for_a_video(folders, t
     assert main(["export", str(run_copy), "--card", "--out", str(out)]) == 0
 
 
-def test_cards_that_cannot_be_written_are_one_line(folders, tmp_path, capsys):
+def test_card_that_cannot_be_written_is_one_line(folders, tmp_path, capsys):
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "config.json").write_text(json.dumps(CONFIGS["sac"].to_dict()))
@@ -355,7 +359,7 @@ DAMAGE = {
 }
 
 
-def test_shared_weights_that_do_not_fit_are_one_line(shared, tmp_path, capsys):
+def test_damaged_shared_weights_are_one_line(shared, tmp_path, capsys):
     shutil.copytree(shared["sac"], tmp_path, dirs_exist_ok=True)
     weights = tmp_path / "model.safetensors"
     data = weights.read_bytes()
@@ -374,7 +378,7 @@ CODE = dict(
 
 
 def run_page(folder, names, tmp_path, monkeypatch):
-    """What the code of the page defines, run where the policy of a run was exported."""
+    """The names that the code of the page defines, executed in the folder of an exported policy."""
     out = tmp_path / ("policy.onnx" if "onnx" in names else "policy.pt2")
     export.export(folder, out)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Figures and pages, on results made up for the test."""
+"""Figures and pages of synthetic results."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 TEMPLATES = Path(render.__file__).parent / "templates"
 
 
-def test_curves_keep_the_clock_readings_that_all_seeds_have() -> None:
+def test_curves_keep_the_steps_that_all_seeds_have() -> None:
     rows = [row(seed=1, env_steps=s, value=s) for s in (100, 200, 300)] + [
         row(seed=2, env_steps=s, value=-s) for s in (100, 200)
     ]
@@ -38,7 +38,7 @@ def test_curves_keep_the_clock_readings_that_all_seeds_have() -> None:
     assert curve.seeds == [1, 2]
 
 
-def test_a_failed_run_goes_on_at_the_lowest_return_of_its_task() -> None:
+def test_curve_of_a_failed_run_continues_at_the_lowest_return_of_its_task() -> None:
     rows = [row(seed=1, env_steps=s, value=0.1 * s) for s in (1, 2, 3)]
     rows += [
         row(seed=2, env_steps=1, value=0.9, state="failed"),
@@ -51,7 +51,7 @@ def test_a_failed_run_goes_on_at_the_lowest_return_of_its_task() -> None:
     )
 
 
-def test_a_run_on_its_way_does_not_cut_the_curve_of_the_others() -> None:
+def test_unfinished_run_does_not_shorten_the_curve_of_the_others() -> None:
     rows = [row(seed=1, env_steps=s) for s in (1, 2, 3)] + [
         row(seed=2, env_steps=1, state="unfinished")
     ]
@@ -61,7 +61,9 @@ def test_a_run_on_its_way_does_not_cut_the_curve_of_the_others() -> None:
 
 @pytest.mark.parametrize("runs", [1, 4, 5])
 @pytest.mark.parametrize("steps", [(100,), (100, 200, 300, 400)])
-def test_few_runs_are_drawn_and_more_become_a_band(runs: int, steps: tuple[int, ...]) -> None:
+def test_up_to_four_runs_are_drawn_as_lines_and_more_as_a_band(
+    runs: int, steps: tuple[int, ...]
+) -> None:
     rows = [row("cclf", seed, n, seed * n) for seed in range(1, runs + 1) for n in steps]
     axis = figures.learning_curves({"a": curves.curves(rows)}).axes[0]
     mean, *thin = axis.lines
@@ -82,7 +84,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("paper", ["#fbfaf7", "#16181d"])
 def test_colours_stand_out_on_light_and_dark_pages(paper: str) -> None:
-    """The web's rule for graphics: a contrast of 3 to 1."""
+    """WCAG requires a contrast of 3 to 1 for graphics."""
     assert paper in (TEMPLATES / "style.css").read_text()
     for colour in styles.PALETTE:
         low, high = sorted((luminance(colour), luminance(paper)))
@@ -90,7 +92,7 @@ def test_colours_stand_out_on_light_and_dark_pages(paper: str) -> None:
 
 
 def lab(colour: str, lacks_green: bool) -> np.ndarray:
-    """CIELAB of a colour, as eyes see it that lack green where told (Machado et al., 2009)."""
+    """CIELAB of a colour, with `lacks_green` as seen with deuteranopia (Machado et al., 2009)."""
     part = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
     linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
     if lacks_green:
@@ -101,14 +103,14 @@ def lab(colour: str, lacks_green: bool) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_two_colours_differ_to_all_eyes_or_are_known_to_be_mixed_up() -> None:
+def test_colours_differ_also_with_deuteranopia_or_are_listed_as_similar() -> None:
     for one, other in combinations(styles.PALETTE, 2):
         apart = [float(np.linalg.norm(lab(one, e) - lab(other, e))) for e in (False, True)]
         assert apart[0] > 25.0, (one, other)
         assert ({one, other} in styles.SIMILAR_COLORS) == (apart[1] < 15.0), (one, other, apart)
 
 
-def test_no_two_methods_look_alike_and_known_ones_always_the_same() -> None:
+def test_methods_have_distinct_styles_and_known_ones_fixed_styles() -> None:
     for one, other in combinations(styles.STYLES.values(), 2):
         assert one != other
     results = {path.parent.name: [] for path in RESULTS.glob("*/*.csv")}
@@ -139,7 +141,7 @@ def test_lines_and_the_legend_have_the_style_of_their_method() -> None:
 @pytest.mark.quick("svg")
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
-    """Otherwise every figure of the docs would change whenever one of them is drawn again."""
+    """Otherwise the committed figures would change whenever they are drawn again."""
     for name in ("one", "two"):
         drawing = figures.histogram(np.arange(9.0), "title", "x", "y")
         figures.save(drawing, tmp_path / f"{name}.{kind}")
@@ -174,7 +176,7 @@ def test_some_tasks_profiles_and_methods_can_be_drawn(
         assert message in capsys.readouterr().err
 
 
-def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:
+def test_published_curves_end_where_ours_end() -> None:
     task = "dmc/finger-spin"
     rows = [row("drq-v2", 1, steps, 5.0, task=task) for steps in (100_000, 200_000)]
     (found,) = curves.with_published(curves.panels(rows)).values()
@@ -188,7 +190,7 @@ def test_published_seeds_stand_beside_ours_as_far_as_ours_went() -> None:
 
 
 def test_logged_quantity_is_drawn_from_zero_with_its_name_only_among_several() -> None:
-    """Otherwise an axis from 0.9999998 to 1 shows noise as a trend."""
+    """Otherwise an axis from 0.9999998 to 1 would show noise as a trend."""
     series = {name: [(np.array([10.0, 20.0]), np.array([0.98, 0.97]))] for name in ("c", "c′")}
     one = figures.over_training({"c": series["c"]}, "curiosity").axes[0]
     both = figures.over_training(series, "curiosity", reference_value=0.75).axes[0]
@@ -199,8 +201,8 @@ def test_logged_quantity_is_drawn_from_zero_with_its_name_only_among_several() -
     assert [text.get_text() for text in both.get_legend().get_texts()] == ["c", "c′"]
 
 
-def test_few_values_are_groups_of_their_own() -> None:
-    """Most transitions are in their batch once: by size alone they would all be one group."""
+def test_scatter_groups_a_few_distinct_values_by_value() -> None:
+    """Most transitions occur once in their batch: groups of equal size would merge all values."""
     copies = np.array([1.0] * 99 + [2.0])
     axis = figures.scatter(copies, np.arange(100.0), "copies", "copies", "place").axes[0]
     _, median = axis.lines

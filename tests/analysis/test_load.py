@@ -1,4 +1,5 @@
-"""Tables that refuse what cannot be compared, and keep what failed."""
+"""Results are read from runs and from result files; runs that cannot be compared are refused, and
+failed runs are kept."""
 
 import math
 import re
@@ -26,7 +27,7 @@ def test_results_are_added_to_those_that_are_there(tmp_path: Path) -> None:
     write_run(tmp_path / "second", "cclf", 2, evaluations={12_800: 0.2})
     assert collect(tmp_path / "first", out) == 0
     assert collect(tmp_path / "second", out) == 0
-    write_run(tmp_path / "later", "cclf", 2, evaluations={12_800: 0.2, 400_000: 0.7})  # it went on
+    write_run(tmp_path / "later", "cclf", 2, evaluations={12_800: 0.2, 400_000: 0.7})  # continued
     assert collect(tmp_path / "later", out) == 0
     readings = [(each.seed, each.env_steps, each.return_mean) for each in load.read(out)]
     assert readings == [(1, 400_000, 0.5), (2, 12_800, 0.2), (2, 400_000, 0.7)]
@@ -38,7 +39,7 @@ def test_results_keep_long_evaluations_that_not_every_run_has(tmp_path: Path) ->
     header = (folder / "eval.csv").read_text().splitlines()[0]
     (folder / "final.csv").write_text(f"{header}\n400000,400000,3125,0.7,0.1,100,9999,0.7\n")
     assert collect(runs, out) == 0
-    write_run(runs, "cclf", 2, evaluations={400_000: 0.6})  # played ten episodes at its end
+    write_run(runs, "cclf", 2, evaluations={400_000: 0.6})  # its last evaluation has ten episodes
     assert collect(runs, out) == 0
     kept = [(each.seed, each.episodes, each.return_mean) for each in load.read_source(out).rows]
     assert kept == [(1, 10, 0.5), (1, 100, 0.7), (2, 10, 0.6)]
@@ -89,7 +90,7 @@ def test_other_base_algorithms_are_read_by_their_profile(tmp_path: Path, task: s
     assert load.read(tmp_path)[0].profile == "released"
 
 
-def test_the_state_of_a_run_is_read_off_its_folder(tmp_path: Path) -> None:
+def test_state_of_a_run_follows_from_the_files_in_its_folder(tmp_path: Path) -> None:
     write_run(tmp_path, seed=1, evaluations={400_000: 0.9})
     write_run(tmp_path, seed=2, evaluations={12_800: 0.1})
     write_run(tmp_path, seed=3, evaluations={12_800: 0.1}, failed=True)
@@ -132,7 +133,7 @@ def test_scores_take_the_seeds_that_every_task_has() -> None:
     assert runs.score_matrix(rows, ["re3"], {TASK: END, other: END})["re3"].shape == (0, 2)
 
 
-def test_a_moment_may_be_passed_by_a_turn_but_not_missed() -> None:
+def test_evaluation_at_a_budget_may_be_a_rollout_late_but_not_earlier() -> None:
     readings = [row(env_steps=90_000), row(env_steps=100_096), row(env_steps=110_000)]
     assert runs.evaluation_at(readings, StepBudget("env_steps", 100_000)) == readings[1]
     assert runs.evaluation_at(readings, StepBudget("env_steps", 95_000)) is None
@@ -160,7 +161,7 @@ def test_runs_that_cannot_be_compared_are_refused(
     assert "\n" not in str(error.value)
 
 
-def test_evaluations_of_different_length_are_compared_with_a_line(capsys) -> None:
+def test_comparing_evaluations_of_different_length_prints_a_warning_once(capsys) -> None:
     rows = [row("cclf", value=0.5, episodes=100), row("a2c", value=0.25, episodes=10)]
     runs.warn_once.cache_clear()
     for _ in range(2):
@@ -213,7 +214,7 @@ def results_file(state: str = "done", without_state: bool = False) -> dict[str, 
         (results_file(without_state=True), "not 'None'"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str) -> None:
+def test_invalid_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=words) as error:
@@ -230,7 +231,7 @@ def test_bad_input_is_one_line(tmp_path: Path, files: dict[str, str], words: str
         ("[" * 100_000, "cannot read .*: RecursionError"),
     ],
 )
-def test_mark_that_cannot_be_read_is_a_warning(
+def test_unreadable_failure_mark_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
     (tmp_path / "failed.json").write_text(text)
@@ -241,8 +242,8 @@ def test_mark_that_cannot_be_read_is_a_warning(
     )
 
 
-def test_row_that_a_full_disk_tore_is_not_read(tmp_path: Path) -> None:
-    """Half of 0.75 is 0, which would pass for a return."""
+def test_incomplete_row_is_not_read(tmp_path: Path) -> None:
+    """The first half of 0.75 is 0, which looks like a return."""
     folder = write_run(tmp_path, evaluations={200_000: 0.5})
     with (folder / "eval.csv").open("a") as file:
         file.write("400000,400000,3125,0")

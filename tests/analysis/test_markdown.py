@@ -1,4 +1,4 @@
-"""Tables as Markdown, and the marked places of documents that hold them."""
+"""Tables as Markdown, and documents with marked places for them."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def table(
     return render.to_markdown(Table("t", entries, header[:1], header[1:], caption=caption))
 
 
-def test_small_print_stands_behind_its_number_and_bold_is_bold() -> None:
+def test_notes_follow_their_number_and_the_best_is_bold() -> None:
     best = Cell("1.0 ± 0.1", ("[0.9, 1.1]", "some failed", "published 2"), "best")
     assert table((Cell("Pong"), best)) == (
         "| task | x |\n| --- | --- |\n"
@@ -36,7 +36,7 @@ def test_small_print_stands_behind_its_number_and_bold_is_bold() -> None:
     assert "| Pong | – (published 2) |" in table((Cell("Pong"), Cell("–", ("published 2",))))
 
 
-def test_what_all_rows_share_stands_once_before_the_table() -> None:
+def test_notes_that_all_rows_share_are_printed_once_before_the_table() -> None:
     rows = [
         (Cell(task, ("at 100 steps",)), Cell("1", (seeds,)))
         for task, seeds in (("Pong", "5 seeds"), ("Alien", "5 seeds"), ("Qbert", "1 seed"))
@@ -49,14 +49,14 @@ def test_what_all_rows_share_stands_once_before_the_table() -> None:
     assert "| Pong (at 100 steps) | 1 |" in table(*rows, one)
 
 
-def test_tasks_stand_across_where_methods_are_more() -> None:
+def test_tasks_are_columns_where_there_are_more_methods() -> None:
     row = (Cell("Pong"), Cell("1"), Cell("2"))
     assert table(row, header=("task", "x", "y")) == (
         "| method | Pong |\n| --- | --- |\n| x | 1 |\n| y | 2 |\n"
     )
 
 
-def test_text_from_runs_stays_text() -> None:
+def test_text_from_runs_is_escaped() -> None:
     text = table((Cell("a|b"), Cell("<!-- end of table --> *x* `y`")))
     assert "a\\|b" in text
     assert report_files.END not in text
@@ -86,7 +86,7 @@ def test_text_from_runs_stays_text() -> None:
     ],
 )
 def test_no_text_makes_links_pictures_or_lines(text: str) -> None:
-    """In the caption, in a cell and in its small print."""
+    """In the caption, in a cell and in its notes."""
     shown = MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough")
     tokens = shown.parse(table((Cell(text), Cell("1", (text,))), caption=text))
     kinds = [inner.type for token in tokens for inner in token.children or []]
@@ -108,7 +108,7 @@ def test_address_of_a_person_is_cut() -> None:
 @pytest.mark.parametrize(
     "text", ["[0.9, 1.1]", "[−3, 1,000] 50 %", "re3+cclf", "ball_in_cup-catch"]
 )
-def test_intervals_and_names_stay_as_they_are(text: str) -> None:
+def test_intervals_and_names_are_not_escaped(text: str) -> None:
     assert render.escape_markdown(text) == text
 
 

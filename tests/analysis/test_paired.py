@@ -95,7 +95,7 @@ def test_one_pair_is_no_comparison_and_other_steps_are_refused(tmp_path: Path) -
         paired.compare(given, {TASK: 300})
 
 
-def test_a_clear_difference_has_a_small_p_and_none_has_a_large_one() -> None:
+def test_p_value_is_small_for_a_clear_difference_and_large_for_none() -> None:
     random = np.random.default_rng(0)
     noise = random.normal(size=20)
     assert sign_flip_p(noise + 3.0) < 1e-4
@@ -168,7 +168,7 @@ def test_what_cannot_be_compared_is_refused(
 
 def test_compare_prints_and_draws_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", TASK, "--method", "a2c+rnd", "--seeds", "2", "--out", str(tmp_path)]
-    for method in ("a2c+rnd", "a2c+rnd-shuffled"):  # here, without a process for each
+    for method in ("a2c+rnd", "a2c+rnd-shuffled"):  # trained in this process
         for seed in ("1", "2"):
             run = [TASK, "--method", method, "--seed", seed, "--out", str(tmp_path)]
             assert cli.main(["train", *run, *TINY]) == 0
@@ -181,7 +181,7 @@ def test_compare_prints_and_draws_pairs(tmp_path: Path, capsys: pytest.CaptureFi
     figure = tmp_path / "compare-a2c+rnd-shuffled.svg"
     assert shown["figure"] == str(figure)
     drawing = figure.read_text()
-    assert cli.main([*words, "--", *TINY]) == 0  # nothing is trained again
+    assert cli.main([*words, "--", *TINY]) == 0  # the second command trains nothing
     out = capsys.readouterr().out
     assert "a2c+rnd − a2c+rnd-shuffled" in out
     assert "DoorKey-5x5" in out

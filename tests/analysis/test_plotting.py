@@ -1,4 +1,4 @@
-"""Figures look the same whatever settings matplotlib finds or has."""
+"""Figures do not depend on matplotlib settings of a file or of the calling program."""
 
 import os
 import re
@@ -57,7 +57,9 @@ def limit_memory() -> None:
 
 
 @pytest.mark.slow("test_settings_of_the_calling_program_change_no_figure")
-def test_plot_beside_a_hostile_matplotlibrc_draws_the_same(results: Path, tmp_path: Path) -> None:
+def test_matplotlibrc_in_the_working_directory_changes_no_figure(
+    results: Path, tmp_path: Path
+) -> None:
     folders = {name: tmp_path / name for name in HOSTILE}
     for name, plant in HOSTILE.items():
         folders[name].mkdir()

@@ -1,5 +1,5 @@
-"""The paper's numbers: complete, on the right clock, and adding up to what paper and fact sheet say
-of them."""
+"""Published numbers: completeness, step units, and agreement with the aggregates and claims of the
+paper."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_tables_are_complete() -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_every_number_has_a_source_and_no_row_stands_twice(file: str) -> None:
+def test_every_number_has_a_source_and_no_row_is_duplicated(file: str) -> None:
     rows = published(file)
     assert all(row.source for row in rows)
     assert len(
@@ -63,7 +63,7 @@ def test_a_game_without_a_human_score_has_no_scale() -> None:
     assert score_range("dmc/walker-walk") == (0.0, 1000.0)
 
 
-def test_clocks_are_environment_steps_on_control_and_agent_steps_on_atari() -> None:
+def test_budgets_are_env_steps_on_control_and_agent_steps_on_atari() -> None:
     assert {row.budget and row.budget.unit for row in published("dmc")} == {"env_steps"}
     assert {
         (row.budget.unit, row.budget.steps) for row in published("atari_reruns") if row.budget
@@ -129,12 +129,14 @@ RE_RUNS = (
 
 @pytest.mark.parametrize("method", [*PAPER, *RE_RUNS])
 def test_human_normalised_aggregates_follow_from_the_games(method: str) -> None:
-    told = {row.quantity: row.mean for row in published("atari_aggregates") if row.method == method}
+    stated = {
+        row.quantity: row.mean for row in published("atari_aggregates") if row.method == method
+    }
     file, error = ("atari", 6e-4) if method in PAPER else ("atari_reruns", 2e-3)
     scores = normalised(file, method)
-    assert float(mean(scores)) == pytest.approx(told["hns-mean"], abs=error)
-    assert float(median(scores)) == pytest.approx(told["hns-median"], abs=error)
-    assert method in RE_RUNS or float(iqm(scores)) == pytest.approx(told["hns-iqm"], abs=error)
+    assert float(mean(scores)) == pytest.approx(stated["hns-mean"], abs=error)
+    assert float(median(scores)) == pytest.approx(stated["hns-median"], abs=error)
+    assert method in RE_RUNS or float(iqm(scores)) == pytest.approx(stated["hns-iqm"], abs=error)
 
 
 @pytest.mark.parametrize(
@@ -160,15 +162,15 @@ def test_claims_follow_from_the_papers_own_tables(claim: verdicts.Claim) -> None
         assert ours.mean() / max(t.mean() for t in theirs) == pytest.approx(claim.factor, abs=0.011)
 
 
-def test_drqv2_has_every_seed_and_they_add_up() -> None:
+def test_summaries_of_drqv2_equal_those_of_its_seeds() -> None:
     lines = rows_of("drqv2")
     assert len({line["task"] for line in lines}) == 23
     for line in lines:
         returns = np.array([float(text) for text in line["returns"].split()])
         assert len(returns) == int(line["seeds"]) >= 8
         summary = (returns.mean(), returns.std(ddof=1), returns.min(), returns.max())
-        told = [float(line[column]) for column in ("mean", "std", "min", "max")]
-        assert told == pytest.approx(summary, abs=0.11), (line["task"], line["steps"])
+        stated = [float(line[column]) for column in ("mean", "std", "min", "max")]
+        assert stated == pytest.approx(summary, abs=0.11), (line["task"], line["steps"])
     at_500k = by_task("drqv2", "drq-v2", 500_000)
     assert at_500k["dmc/cartpole-swingup"] == pytest.approx(846, abs=0.5)
     assert at_500k["dmc/ball_in_cup-catch"] == pytest.approx(844, abs=0.5)

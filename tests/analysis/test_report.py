@@ -1,5 +1,5 @@
-"""`cclf report`, opened in a real browser: what it shows, on any screen, and that text from runs
-stays text."""
+"""`cclf report`, opened in a real browser: its content, its layout on wide and narrow screens, and
+escaping of text from runs."""
 
 import csv
 import json
@@ -51,7 +51,9 @@ def shown(runs: Path) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1100, 390])
-def test_the_page_works_on_any_screen(tab: Page, shown: Path, width: int, dark: bool) -> None:
+def test_page_fits_each_screen_and_color_scheme(
+    tab: Page, shown: Path, width: int, dark: bool
+) -> None:
     tab.open(shown, width, dark=dark)
     assert tab.problems == []
     assert tab.requests == [shown.as_uri()], "a report asks for nothing but itself"
@@ -124,10 +126,8 @@ def test_the_page_holds_verdicts_tables_and_what_failed(tab: Page, shown: Path) 
     assert all(caption <= table for caption, table in edges), "captions are above their tables"
 
 
-def test_a_table_that_is_wider_than_its_place_says_so_and_no_other(
-    tab: Page, tmp_path: Path
-) -> None:
-    """Without a script: the hint is as high as a line, or has no height at all."""
+def test_only_tables_that_are_too_wide_show_a_hint_to_scroll(tab: Page, tmp_path: Path) -> None:
+    """The page needs no script: the hint has the height of a line, or no height."""
     tables = [
         Table("t", [Entry((Cell("0.930 ± 0.011"),) * n, {})] * 3, ("method",) * n)
         for n in range(1, 16)
@@ -166,7 +166,7 @@ def test_the_panels_of_a_task_have_the_same_axes(tmp_path: Path) -> None:
     assert other[0][1] < 400_000
 
 
-def test_parts_legends_and_columns_have_what_there_is(tmp_path: Path) -> None:
+def test_report_shows_only_methods_and_claims_with_results(tmp_path: Path) -> None:
     other = row("re3", 1, 400_000, 0.5, task="minigrid/Empty-16x16")
     rows = [row("cclf", 1, n, 0.5) for n in (200_000, 400_000)] + [other]
     load.write_results(rows, tmp_path / "first")
@@ -206,7 +206,7 @@ def test_a_report_of_some_methods(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_folders_of_results_are_parts_of_one_report(tab: Page, tmp_path: Path) -> None:
-    """The same run may be in two of them, as it is where controls were run beside it again."""
+    """The same run may be in two folders, as for controls that were trained later."""
     rows = runs_of("cclf", [0.9] * 5) + runs_of("re3", [0.5] * 5)
     load.write_results(rows, tmp_path / "results" / "first")
     load.write_results(rows, tmp_path / "results" / "second")
@@ -231,7 +231,7 @@ def test_folders_of_results_are_parts_of_one_report(tab: Page, tmp_path: Path) -
 HOSTILE = '$\\frac$"><img src=x onerror="window.hacked=1"><b>{x}'
 
 
-def test_a_hostile_run_stays_text(
+def test_html_in_the_names_of_a_run_is_escaped(
     tab: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_run(
@@ -342,8 +342,8 @@ def test_results_files_are_reported_as_runs_are(tmp_path: Path) -> None:
 
 
 def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path) -> None:
-    """CURL's published column is the best evaluation of training, so it stands with ours and not
-    with the last agents."""
+    """CURL's published scores are best evaluations of training, so the report compares them with
+    our best evaluations."""
     rows = []
     once = row("curl", 1, 400_000, 2.0, task="atari/Breakout", repeat=4, episodes=10)
     load.write_results([once], tmp_path)
@@ -378,7 +378,7 @@ def test_atari_shows_the_last_agent_and_the_best_evaluation_apart(tmp_path: Path
     assert "curl-rliable-final" not in {line[0].text for line in bests}
 
 
-def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "taken").write_text("")
     load.write_results(runs_of("cclf", [0.9]), tmp_path / "results")
     for arguments, words in (

@@ -15,7 +15,7 @@ from cclf.sweep.plan import RunSpec, make_run_spec
 RESULTS = Path(__file__).parents[2] / "results" / "minigrid"
 
 
-def call(
+def make_spec(
     out: Path, seed: int = 1, method: str = "cclf", task: str = "minigrid/DoorKey-6x6", **run: int
 ) -> RunSpec:
     config = presets.resolve(task, method, seed=seed)
@@ -51,7 +51,7 @@ def test_only_what_a_budget_runs_is_judged(tmp_path: Path) -> None:
 def test_a_claim_needs_all_its_methods_and_steps(
     methods: tuple[str, ...], env_steps: int, names: set[str], tmp_path: Path
 ) -> None:
-    assert names_of([call(tmp_path, method=m, env_steps=env_steps) for m in methods]) == names
+    assert names_of([make_spec(tmp_path, method=m, env_steps=env_steps) for m in methods]) == names
 
 
 @pytest.mark.slow("test_claims_beyond_the_budget_are_counted")
@@ -111,6 +111,7 @@ def test_claims_beyond_the_budget_are_counted(
     ("words", "message"),
     [
         (["tabel1"], "did you mean table1"),
+        (["tabel1"], "use one of table1, ablation, minigrid, atari, curiosity"),
         (["minigrid", "--budget", "large"], "budget"),
         (["minigrid", "--profile", "papers"], "did you mean paper"),
         (["minigrid", "--address", "here"], "use --backend ray"),
@@ -118,7 +119,7 @@ def test_claims_beyond_the_budget_are_counted(
         ([], "cclf reproduce --help"),
     ],
 )
-def test_bad_words_are_one_line(
+def test_invalid_options_are_one_line(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = [] if not words else ["--out", str(tmp_path / "runs")]
@@ -128,21 +129,3 @@ def test_bad_words_are_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-OWN = "curiosity, curiosity-toy, curiosity-re3, curiosity-drqv2"
-
-
-def test_an_unknown_table_is_told_of_all_that_the_command_takes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["reproduce", "table7"]) == 2
-    said = capsys.readouterr().err
-    assert "did you mean table1?" in said
-    assert said.rstrip().endswith(f"use one of table1, ablation, minigrid, atari, {OWN}")
-    assert cli.main(["sweep", "--table", "table7"]) == 2
-    assert (
-        capsys.readouterr()
-        .err.rstrip()
-        .endswith(f"use one of table1, ablation, minigrid, atari, {OWN}")
-    )

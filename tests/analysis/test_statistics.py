@@ -1,5 +1,5 @@
-"""Estimators: equal to rliable's on shared inputs; worked by hand in the doctests of the module
-itself."""
+"""Estimators equal those of rliable on shared inputs; the doctests of the module compute them by
+hand."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,9 @@ X, Y = np.array(GOLDEN["x"]), np.array(GOLDEN["y"])
 MONTE_CARLO = 0.006  # two bootstraps of 50,000 resamples each: intervals here are 0.28 to 0.46 wide
 
 
-def agrees(ours: statistics.Interval, theirs: dict[str, object], ends: float = MONTE_CARLO) -> None:
+def assert_interval_equals(
+    ours: statistics.Interval, theirs: dict[str, object], ends: float = MONTE_CARLO
+) -> None:
     np.testing.assert_allclose(ours.estimate, np.asarray(theirs["estimate"]), rtol=0, atol=1e-12)
     np.testing.assert_allclose(ours.low, np.asarray(theirs["low"]), rtol=0, atol=ends)
     np.testing.assert_allclose(ours.high, np.asarray(theirs["high"]), rtol=0, atol=ends)
@@ -23,11 +25,13 @@ def agrees(ours: statistics.Interval, theirs: dict[str, object], ends: float = M
 
 @pytest.mark.parametrize("name", ["mean", "median", "iqm", "optimality_gap"])
 def test_estimates_and_intervals_equal_rliables(name: str) -> None:
-    agrees(statistics.interval(X, getattr(statistics, name), resamples=50_000), GOLDEN[name])
+    assert_interval_equals(
+        statistics.interval(X, getattr(statistics, name), resamples=50_000), GOLDEN[name]
+    )
 
 
 def test_probability_of_improvement_equals_rliables() -> None:
-    agrees(
+    assert_interval_equals(
         statistics.bootstrap_statistic(
             [X, Y], statistics.probability_of_improvement, resamples=50_000
         ),
@@ -36,14 +40,14 @@ def test_probability_of_improvement_equals_rliables() -> None:
 
 
 def test_performance_profile_equals_rliables() -> None:
-    """Shares of 30 runs are whole thirtieths: two bootstraps agree on the band's edge, or are a run
-    apart."""
+    """Fractions of 30 runs are multiples of 1/30, so the edges of the band from two bootstraps are
+    equal or differ by one run."""
     ours = statistics.performance_profile(X, np.array(GOLDEN["thresholds"]), resamples=50_000)
-    agrees(ours, GOLDEN["performance_profile"], ends=1 / 30 + 1e-9)
+    assert_interval_equals(ours, GOLDEN["performance_profile"], ends=1 / 30 + 1e-9)
 
 
 def test_runs_are_resampled_within_their_task() -> None:
-    """Jointly resampled, the mean of the second task would be ten times that of the first."""
+    """With joint resampling the mean of the second task would be ten times that of the first."""
     scores = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
     drawn = []
     statistics.interval(scores, lambda part: drawn.append(part) or statistics.mean(part))
@@ -68,8 +72,9 @@ def test_methods_are_resampled_independently() -> None:
     )
 
 
-def test_no_number_makes_the_interval_wide_instead_of_hiding() -> None:
-    """0 / 0 in some resamples: the ratio could be anything there. Never / never is such a case."""
+def test_undefined_ratio_makes_the_interval_infinite() -> None:
+    """Some resamples give 0 / 0, where the ratio could be anything. Two methods that never reach a
+    return are such a case."""
     zero_or_one = np.array([[0.0], [1.0]])
     ratio = ratio_of_means(zero_or_one, zero_or_one)
     assert (float(ratio.low), float(ratio.high)) == (-np.inf, np.inf)

@@ -25,7 +25,7 @@ def group(rows: list[ResultRow]) -> SuiteResults:
 
 
 def line(table: Table, task: str) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """A row as {column: (text, small print)}."""
+    """A row as {column: (text, notes)}."""
     (cells,) = (cells for cells in table.rows if cells[0].text == task)
     return {name: cell[:2] for name, cell in zip(table.header, cells, strict=True)}
 
@@ -41,7 +41,7 @@ def steps_of(rows: list[ResultRow], task: str) -> list[StepBudget]:
     return report_steps(runs.runs(rows), task)
 
 
-def test_moments_are_the_ends_of_runs_and_published_ones_on_the_way() -> None:
+def test_report_steps_are_the_ends_of_runs_and_published_steps_before() -> None:
     steps = (50_000, 100_000, 150_000)
     control = [row(task="dmc/cartpole-swingup", repeat=8, env_steps=n) for n in steps]
     assert steps_of(control, "dmc/cartpole-swingup") == [
@@ -72,8 +72,9 @@ def test_rows_are_grouped_by_suite_and_profile_in_the_order_of_the_presets() -> 
     assert sort_methods("dmc", ["cclf", "curl", "sac-pixel"]) == ["sac-pixel", "curl", "cclf"]
 
 
-def test_steps_count_who_never_got_there_and_who_lost_it_again() -> None:
-    """Lowest 0, best final mean 1: near is 0.9, and below 0.5 at the end is lost."""
+def test_steps_table_counts_runs_that_never_reach_the_return_or_lose_it_again() -> None:
+    """The lowest return is 0 and the best final mean 1: the target is 0.9, and a final return below
+    0.5 counts as lost."""
     rows = [
         *curve("cclf", 1, 0.0, 1.0, 1.0),
         *curve("cclf", 2, 0.0, 0.5, 1.0),
@@ -90,7 +91,7 @@ def test_steps_count_who_never_got_there_and_who_lost_it_again() -> None:
     assert found["re3"] == ("200,000", ("2 of 3 runs", "2 lost it again"))
 
 
-def test_steps_are_left_out_where_evaluations_fall_on_other_moments() -> None:
+def test_steps_table_omits_tasks_with_different_evaluation_steps() -> None:
     table = comparisons.steps_table(
         group([*curve("cclf", 1, 0.1, 0.9), row("re3", 1, 200_000, 0.4)])
     )
@@ -113,7 +114,7 @@ def test_cost_is_the_median_of_finished_runs_by_machine() -> None:
     assert second[3:6] == ("re3", 1, 50.0)
 
 
-def kinds(*runs: list[ResultRow]) -> dict[str, str]:
+def cell_styles(*runs: list[ResultRow]) -> dict[str, str]:
     """The style of each method's cell in a table of one row."""
     (table,) = tables.score_tables(group([one for some in runs for one in some]))
     styles = {cell.style for cell in table.rows[0]}
@@ -121,24 +122,24 @@ def kinds(*runs: list[ResultRow]) -> dict[str, str]:
     return {name: cell.style for name, cell in zip(table.header, table.rows[0], strict=True)}
 
 
-def test_the_best_mean_is_bold_only_where_its_interval_parts_from_all_others() -> None:
+def test_best_mean_is_bold_only_if_its_interval_excludes_all_other_means() -> None:
     high, low = runs_of("cclf", [0.8, 0.82, 0.84, 0.86, 0.9]), runs_of("re3", [0.5] * 5)
     near = runs_of("a2c", [0.7, 0.75, 0.8, 0.83, 0.9])
-    assert kinds(high, low) == {"task": "", "re3": "", "cclf": "best"}
-    assert set(kinds(high, low, near).values()) == {""}, "0.796 reaches into 0.844's interval"
-    assert set(kinds(high).values()) == {""}, "alone it is the best of nothing"
-    assert set(kinds(low, runs_of("cclf", [0.5] * 5)).values()) == {""}, "a tie has no best"
+    assert cell_styles(high, low) == {"task": "", "re3": "", "cclf": "best"}
+    assert set(cell_styles(high, low, near).values()) == {""}, "0.796 reaches into 0.844's interval"
+    assert set(cell_styles(high).values()) == {""}, "alone it is the best of nothing"
+    assert set(cell_styles(low, runs_of("cclf", [0.5] * 5)).values()) == {""}, "a tie has no best"
 
 
-def test_no_mean_is_bold_beside_too_few_seeds() -> None:
+def test_no_mean_is_bold_with_too_few_seeds() -> None:
     high = runs_of("cclf", [0.8, 0.82, 0.84, 0.86, 0.9])
-    assert set(kinds(high, runs_of("re3", [0.1])).values()) == {""}
-    assert set(kinds(high[:4], runs_of("re3", [0.1] * 5)).values()) == {""}
+    assert set(cell_styles(high, runs_of("re3", [0.1])).values()) == {""}
+    assert set(cell_styles(high[:4], runs_of("re3", [0.1] * 5)).values()) == {""}
 
 
-def test_steps_are_to_the_return_that_a_claim_names() -> None:
-    """The paper's claims speak of 0.9 on DoorKey-6x6: so does the table, though the best ends at
-    0.5. A task without such a claim has nine tenths of the way."""
+def test_steps_table_uses_the_return_of_a_claim() -> None:
+    """The paper's claims name a return of 0.9 on DoorKey-6x6, so the table uses it although the
+    best run ends at 0.5. Without such a claim the target is nine tenths of the range."""
     found = line(comparisons.steps_table(group(curve("cclf", 1, 0.0, 0.95, 0.5))), "DoorKey-6x6")
     assert found["task"][1] == ("to a return of 0.900",)
     assert found["cclf"] == ("200,000", ("1 of 1 runs",))
@@ -174,7 +175,7 @@ def test_across_tasks_only_methods_with_every_task_are_compared() -> None:
     assert "excluded: re3" in table.caption
 
 
-def test_control_scores_are_out_of_a_thousand() -> None:
+def test_control_scores_are_returns_divided_by_a_thousand() -> None:
     rows = [
         r
         for task in ("dmc/walker-walk", "dmc/finger-spin")
@@ -186,11 +187,11 @@ def test_control_scores_are_out_of_a_thousand() -> None:
     assert aggregate.scores["cclf"].tolist() == [[0.5, 0.5], [0.7, 0.7]]
 
 
-def test_one_task_needs_no_average() -> None:
+def test_single_task_has_no_aggregate() -> None:
     assert aggregate_scores(group(runs_of("cclf", [0.2, 0.4]))) == []
 
 
-def test_latex_has_only_what_was_measured_and_a_label_of_its_own() -> None:
+def test_latex_omits_published_numbers_and_has_a_unique_label() -> None:
     pong, alien = ((Cell(name, ("at 100",)),) for name in ("Pong", "Alien"))
     entries = [
         Entry(pong, None, "ours", Cell("1.0")),

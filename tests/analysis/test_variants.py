@@ -72,7 +72,7 @@ def test_name_of_many_differences_is_short_and_unique(tmp_path: Path) -> None:
     assert all(len(name) < 70 for name in long)
 
 
-def test_field_that_only_one_version_knows_is_not_compared(tmp_path: Path) -> None:
+def test_field_of_one_version_only_is_not_compared(tmp_path: Path) -> None:
     write(tmp_path)
     write(tmp_path, seed=2, a_field_of_tomorrow=1)
     assert methods(tmp_path) == ["re3"]

@@ -84,7 +84,7 @@ def test_several_baselines_are_compared_by_the_best_of_them() -> None:
     assert found.text.endswith("cclf is below the best of 2 baselines")
 
 
-# How often a claim about equal methods is decided, in 500 trials (60 of the quick ones).
+# Claims about equal methods; each is evaluated in 500 trials, or 60 in quick tests.
 EQUAL = [
     pytest.param("return", 1, 2, 1, id="2 seeds"),
     pytest.param("return", 1, 5, 1, id="5 seeds"),
@@ -109,8 +109,8 @@ def test_equal_methods_are_decided_in_at_most_five_percent(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At equality no method is above another on any task, so a claim of wins may not hold. It may
-    fail, as it is wrong."""
+    """Among equal methods a claim of wins is wrong: its verdict may be "did not hold", but not
+    "held"."""
     is_quick = request.node.get_closest_marker("slow") is None
     trials = 60 if is_quick else 500
     if is_quick:
@@ -123,7 +123,7 @@ def test_equal_methods_are_decided_in_at_most_five_percent(
     random, states = np.random.default_rng(0), []
     for _ in range(trials):
         values = random.lognormal(0.0, 0.5, (baselines + 1, tasks, seeds))
-        if measure == "steps":  # nearly one in three never gets there
+        if measure == "steps":  # nearly a third of the runs never reach the return
             values = np.where(values > 1.3, np.inf, np.ceil(8 * values))
         samples = list(values.swapaxes(1, 2))
         monkeypatch.setattr(verdicts, "_samples", lambda *_, samples=samples: samples)
@@ -133,7 +133,7 @@ def test_equal_methods_are_decided_in_at_most_five_percent(
 
 
 def test_a_method_that_is_better_than_all_others_is_found() -> None:
-    """By two standard deviations, with ten seeds; below the best of seven by as much."""
+    """CCLF is two standard deviations above the best of seven methods, or below it, with ten seeds."""
     random = np.random.default_rng(0)
     names = [f"method-{number}" for number in range(7)]
     level = {name: random.normal(0.5, 0.1, 10) for name in ("cclf", *names)}
@@ -144,8 +144,9 @@ def test_a_method_that_is_better_than_all_others_is_found() -> None:
     assert evaluate_claim(about, rows + below).state == "did not hold"
 
 
-def test_failed_runs_weigh_on_their_method() -> None:
-    """One failed seed of five scores the task's lowest return, and what held no longer does."""
+def test_failed_run_counts_as_the_lowest_return() -> None:
+    """One failed seed of five counts as the lowest return of the task, and the claim no longer
+    holds."""
     rivals = [*runs_of("re3", [0.85] * 5), row("re3", 1, 12_800, 0.0)]
     failed = [*runs_of("cclf", HIGH[:4]), row("cclf", 5, 12_800, 0.9, state="failed")]
     assert evaluate_claim(claim("return", "re3"), rivals + runs_of("cclf", HIGH)).state == "held"
@@ -202,7 +203,7 @@ SOME = [100_000, 100_000, None, None, None]
         (SOME, SOME, None, "undecided", "steps unknown [0, ∞], 5 seeds"),
     ],
 )
-def test_steps_to_a_return_count_never_as_infinity(
+def test_run_that_never_reaches_the_return_counts_as_infinite_steps(
     ours: list[int | None], theirs: list[int | None], factor: float | None, state: str, text: str
 ) -> None:
     found = steps_verdict(ours, theirs, factor)
@@ -264,7 +265,7 @@ def test_two_profiles_are_refused() -> None:
 
 
 def test_an_average_is_of_all_evaluations_until_the_clock_and_a_failed_run_has_the_lowest() -> None:
-    # Both end at 0.9, and have 0 half-way or 0.5; what comes after the clock does not count.
+    # Both end at 0.9, with 0 or 0.5 half-way; evaluations beyond the budget do not count.
     def curve(method: str, half_way: float, seed: int) -> list[ResultRow]:
         moments = ((200_000, half_way), (400_000, 0.9), (800_000, 1.0))
         return [

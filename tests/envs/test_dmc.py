@@ -47,7 +47,7 @@ def make():
 
 @pytest.fixture
 def blind(make, monkeypatch):
-    """Environments that render nothing: physics alone costs a hundredth."""
+    """Environments that render nothing: the physics alone takes a hundredth of the time."""
 
     def build(*args, **kwargs):
         env = make(*args, **kwargs)
@@ -57,13 +57,13 @@ def blind(make, monkeypatch):
     return build
 
 
-def oracle(name, seed):
+def dm_control_env(name, seed):
     domain, task = name.split("-")
     return dmc._import_suite().load(domain, task, task_kwargs={"random": seed})
 
 
 def actions_for(env, count, seed=0):
-    """In float32, as policies give them."""
+    """Random actions in float32, as from policies."""
     return (
         np.random.default_rng(seed).uniform(-1, 1, (count, env.spec.action_dim)).astype(np.float32)
     )
@@ -78,7 +78,7 @@ def test_the_tasks_tested_are_the_papers_six():
 @pytest.mark.quick("cartpole-swingup")
 @pytest.mark.parametrize("name", ACTION_DIM)
 def test_frames_and_rewards_equal_dm_control(make, name):
-    env, theirs = make(name, action_repeat=4, seed=5), oracle(name, seed=5)
+    env, theirs = make(name, action_repeat=4, seed=5), dm_control_env(name, seed=5)
     assert env.spec == ((3, 100, 100), ACTION_DIM[name], 4, 250, None)
     theirs.reset()
     frame = env.reset()
@@ -129,7 +129,7 @@ def test_constants_equal_those_of_mujoco():
 
 
 def controls(env, actions):
-    """What reaches the physics for each action."""
+    """The control of the physics for each action."""
     env.reset()
     found = []
     for action in actions:
@@ -162,7 +162,7 @@ def test_other_frame_sizes_and_render(make):
     assert env.spec.frame_shape == env.reset().shape == (3, 64, 64)
     picture = env.render()
     assert picture.shape == (256, 256, 3)
-    frame = env.step(np.zeros(1)).frame  # after a picture the frame is still a frame
+    frame = env.step(np.zeros(1)).frame  # rendering a picture does not change the size of frames
     assert np.array_equal(frame, env._env.physics.render(64, 64, camera_id=0).transpose(2, 0, 1))
 
 
@@ -283,7 +283,7 @@ def test_an_unknown_task_names_the_nearest():
 @pytest.mark.quick("sys")
 @pytest.mark.parametrize("first", ["sys", "torch"])
 def test_exit_without_close_is_silent(first):
-    """The renderer must go before the display does, whatever was imported first."""
+    """The renderer must be closed before the display, whatever was imported first."""
     script = (
         f"import {first}; from cclf.envs.dmc import DeepMindControl as make; "
         "env = make('cartpole-swingup', 32, 8, 1); env.reset()"
@@ -317,7 +317,7 @@ def test_renderer_facts_have_names_times_and_no_differing_frames(make):
     ],
 )
 def test_a_state_of_another_task_is_refused(blind, place, value):
-    """Names in a state become attributes: a stranger's must not replace a method."""
+    """Names in a state become attributes: those of an unknown file must not replace a method."""
     env = blind()
     state = env.state_dict()
     inner = state

@@ -1,4 +1,4 @@
-"""Frame stacks: padding, order, and where an episode begins."""
+"""Frame stacks: padding, order, and resets."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_a_stack_is_padded_before_the_first_frame_and_oldest_first(pad, before):
 
 
 @pytest.mark.parametrize(("num_actions", "before"), [(None, 5), (3, 0)])
-def test_rows_of_a_batch_begin_episodes_by_themselves(num_actions, before):
+def test_rows_of_a_batch_begin_episodes_independently(num_actions, before):
     stacks = BatchFrameStack(EnvSpec((2, 3, 3), 1, 1, None, num_actions), 2)
     stacks.push(np.stack([frame(1), frame(2)]))
     stacks.reset([1])

@@ -28,9 +28,9 @@ BOUNDS = Box(-2.0, 6.0, (2,), np.float32)
 
 
 class Clock(gymnasium.Env):
-    """Every number of an observation is the clock, the reward too, and with boolean layers one number
-    is True. It ends `length` steps after a random start. Like some environments it returns one array
-    that it writes again."""
+    """All numbers of an observation and the reward equal the clock; with boolean layers one number
+    is True. An episode ends `length` steps after a random start. Like some environments it returns
+    the same array in every step."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
     starts = 0
@@ -243,7 +243,7 @@ def test_a_game_saved_in_the_middle_has_the_same_future():
             game.step(2)
         assert other.load_state_dict(game.state_dict()) is True
         assert np.array_equal(game.stack, other.stack)
-        for _ in range(12):  # over the end of the game
+        for _ in range(12):  # beyond the end of the game
             one, two = (each.step(0) for each in (game, other))
             assert one[1:] == two[1:]
             assert np.array_equal(one.frame, two.frame)
@@ -377,7 +377,7 @@ def test_task_note_names_rendered_frames():
 
 
 def test_presets_of_a_name_from_a_file_make_no_environment():
-    """Names that a file gave: see docs/protocol.md."""
+    """Names in a file must not import modules: see docs/protocol.md."""
     task = "gym/a_module_that_is_not_there:Any-v0"
     values = presets.resolve(task, make_env=False).to_dict()
     del values["base"]  # as version 0.1 wrote it

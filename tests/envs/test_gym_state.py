@@ -333,14 +333,6 @@ def test_cclf_inspect_refuses_a_state_run(trained, tmp_path):
     )
 
 
-@pytest.mark.slow("test_agent_of_a_state_run_evaluates_and_acts")
-def test_cclf_play_records_an_episode_of_a_state_run(trained, tmp_path):
-    pytest.importorskip("pygame")
-    pytest.importorskip("imageio_ffmpeg")
-    code, _, stderr = cclf("play", trained[1], "--out", tmp_path / "episode.mp4")
-    assert code == 0, stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -196,7 +196,7 @@ def test_an_environment_that_fails_to_close_gives_one_warning(capsys):
 def test_an_interrupt_is_not_caught():
     with pytest.raises(KeyboardInterrupt):
         play(state, "step", raises(KeyboardInterrupt()))
-    with pytest.raises(SystemExit, match="130"):  # of the second signal to a run
+    with pytest.raises(SystemExit, match="130"):  # the second signal to a run raises it
         play(state, "step", raises(SystemExit(130)))
 
 
@@ -206,7 +206,7 @@ def test_actions_without_a_number_are_refused():
 
 
 def test_a_non_finite_action_is_not_an_error_of_the_environment():
-    """The run itself finds the number that is not finite in its networks."""
+    """The run detects non-finite numbers of its networks itself."""
 
     def nan(result):
         return (np.full(3, NAN), NAN, *result[2:])
@@ -337,7 +337,7 @@ def test_a_changed_working_directory_does_not_move_the_run(tmp_path, monkeypatch
 
 
 def test_games_learned_together_fail_together(tmp_path):
-    """A step that one of them could not complete is not repeated by the other."""
+    """The other game does not repeat a step that one game could not complete."""
     others = ("--with-tasks", "gym/hostile_envs:SteadyGame-v0")
     game = {"base": "rainbow", "observe": "pixels"}
     _, (code, _, err) = trained("RaiseInGame", tmp_path, *others, **game)

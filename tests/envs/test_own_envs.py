@@ -84,7 +84,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("task", "message"), REFUSED, ids=[row[1] for row in REFUSED])
-def test_what_no_later_process_could_make_is_refused(task, message, tmp_path):
+def test_function_that_another_process_cannot_import_is_refused(task, message, tmp_path):
     gymnasium_env.inspect_env.cache_clear()
     with pytest.raises(ConfigError, match=message) as caught:
         train(task, tmp_path)
@@ -132,7 +132,7 @@ def _config(name, observe, **env):
         ("buttons --observe state", "gymnasium.wrappers.TransformAction"),
     ],
 )
-def test_other_observations_and_actions_are_refused_with_what_to_do(words, message):
+def test_unsupported_observations_and_actions_are_refused_with_a_remedy(words, message):
     assert_refused(cclf("train", *f"gym/own_envs:{words} --dry-run".split()), message)
 
 

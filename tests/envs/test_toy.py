@@ -1,5 +1,5 @@
-"""The toys keep the contract of an environment, show everything in every crop, and tell a good
-policy from a bad one."""
+"""The toy tasks implement `Env`, show all objects in every crop, and give a good policy a higher
+return than a bad one."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def make(name="reach", frame_pixels=20, crop_pixels=16, action_repeat=1, seed=0)
 
 
 def scripted(env):
-    """Straight to the goal: the best there is."""
+    """The optimal policy: straight to the goal."""
     return np.clip((env.goal - env.agent) / STEP_LENGTH, -1.0, 1.0)
 
 

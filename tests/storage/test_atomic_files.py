@@ -1,4 +1,4 @@
-"""Outputs are written completely or not at all; folders may change while they are searched."""
+"""Outputs are written completely or not at all, and folders may change while they are searched."""
 
 import os
 import stat

@@ -1,4 +1,5 @@
-"""Checkpoints: exact, free of code, and complete at every moment, wherever the process is killed."""
+"""Checkpoints restore the exact state, contain no code, and are complete at whatever moment the
+process is killed."""
 
 import json
 import os
@@ -128,7 +129,8 @@ class KilledSaves:
 
 
 def numbered_state(number):
-    """A ring buffer of three frames into which `number` were written, and something else."""
+    """A state with a ring buffer of three frames, into which `number` frames were written, and
+    another tensor."""
     frames = torch.zeros(min(number, 3), 1, 2, 2, dtype=torch.uint8)
     for n in range(number):
         frames[n % 3] = n + 1
@@ -145,7 +147,8 @@ def number_in(folder):
 @pytest.mark.quick("4")
 @pytest.mark.parametrize("every", [1, 4])
 def test_kill_at_any_moment_leaves_the_old_or_the_new_checkpoint(tmp_path, monkeypatch, every):
-    """In one save, and again in the save after it: at every pair of moments, or at every fourth."""
+    """The process is killed in one save and again in the next: at each pair of moments, or at every
+    fourth one."""
     saves = KilledSaves(monkeypatch)
     (tmp_path / "count").mkdir()
     for _ in range(2):
@@ -207,7 +210,8 @@ class Ring:
 def test_any_ring_is_loaded_from_its_chunks_as_saved(
     tmp_path_factory, slots, additions, restarts, chunk_frames
 ):
-    """Whatever is added between the checkpoints, and with a new process after any of them."""
+    """Any number of frames is added between the checkpoints, and a new process may start after each
+    of them."""
     folder = tmp_path_factory.mktemp("ring") / "checkpoint"
     ring, random, store = Ring(slots), np.random.default_rng(0), Checkpoints(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -217,7 +221,7 @@ def test_any_ring_is_loaded_from_its_chunks_as_saved(
             ring.add(count, random)
             store.save(ring.state())
             assert same_state(checkpoint.load(folder), ring.state())
-            if turn:  # the one before needs its frames too
+            if turn:  # the checkpoint before it needs its frames too
                 copy = shutil.copytree(folder, folder.with_name(f"older{turn}"))
                 shutil.rmtree(sorted(copy.glob("0*"))[1])
                 assert same_state(checkpoint.load(copy), before)
@@ -241,14 +245,15 @@ def test_frame_is_written_once(tmp_path):
 
 
 def test_larger_ring_that_renumbers_its_frames_is_written_again(tmp_path):
-    """A run that goes on with a larger budget: the files of the full ring have other numbers."""
+    """A run continues with a larger budget: the numbers of the files of the full ring no longer
+    match."""
     folder, random = tmp_path / "checkpoint", np.random.default_rng(0)
     old, new = Ring(5), Ring(20)
     old.add(7, random)
     store = Checkpoints(folder)
     store.save(old.state())
     new.frames[:5], new.written = old.frames.roll(-2, 0), 5
-    new.add(4, random)  # 9 frames by its count, more than the 7 of the old one
+    new.add(4, random)  # its count is 9 frames, more than the 7 of the old one
     store.save(new.state())
     assert same_state(checkpoint.load(folder), new.state())
 

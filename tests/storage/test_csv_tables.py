@@ -1,5 +1,5 @@
-"""CSV files of a run: fixed columns, rows up to the checkpoint on resume; means of metrics that survive a
-checkpoint."""
+"""CSV files of a run: columns, and the rows that remain when a run resumes; means of metrics, which
+a checkpoint saves."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from cclf.training.loop import MetricAccumulator
 from tiny_runs import rows
 
 
-def test_columns_that_programs_rely_on_are_there():
+def test_documented_columns_exist():
     required = {"return_mean", "return_std", "episodes", "wall_seconds"}
     assert required <= set(EVAL_COLUMNS)
     assert EVAL_COLUMNS[:3] == CLOCK_COLUMNS == ("env_steps", "agent_steps", "updates")
@@ -111,7 +111,7 @@ def test_means_survive_a_checkpoint_and_a_change_of_device():
         each.add(*losses(0.3))
     assert accumulator.mean_and_reset() == resumed.mean_and_reset()
     resumed.load_state_dict({"loss": torch.tensor([1.0, 2.0])})
-    # stands for a GPU: mixing devices is an error there too
+    # takes the place of a GPU: mixing devices is an error there too
     resumed.add({"loss": torch.tensor(3.0, device="meta")})
     assert [value.device.type for value in resumed._values["loss"]] == ["meta"] * 3
 

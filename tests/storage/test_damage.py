@@ -1,5 +1,5 @@
-"""Damaged checkpoints: each damage is detected, a warning names it, the checkpoint before is used, and
-nothing in the files is executed."""
+"""Damaged checkpoints: damage is detected, a warning names it, the previous checkpoint is used, and
+no code in the files is executed."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def base(request):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, trained, base):
-    """A run with two checkpoints, and the states in them: the newest, and the one before."""
+    """A run with two checkpoints, and their states: the newest, and the previous one."""
     folder = tmp_path_factory.mktemp("two") / "run"
     shutil.copytree(trained(CONFIGS[base]), folder)
     newest = checkpoint.load(folder / "checkpoint")
@@ -47,7 +47,7 @@ def copied(two, tmp_path):
 
 
 class Bomb:
-    """Unpickling it makes the folder `path`."""
+    """Unpickling this object makes the folder `path`."""
 
     def __init__(self, path):
         self.path = path
@@ -111,7 +111,7 @@ def test_mutated_file_is_detected(two, capsys, count):
             outcome, expected = "before", before
         elif path.parent.name == "00000001":
             outcome, expected = "newest", newest
-        else:  # both need the frames of the first
+        else:  # both checkpoints need the frames of the first one
             outcome, expected = "refused", None
         outcomes[outcome] += 1
         assert ("no checkpoint in" in refusal) == (expected is None), f"{path} {kind}"
@@ -159,7 +159,9 @@ def test_index_cannot_name_files_outside_the_folder(copied, tmp_path):
     assert checkpoint.load(copied)["agent_steps"] == 30
 
 
-def test_run_resumes_from_the_checkpoint_before_to_the_same_end(base, two, tmp_path, capsys):
+def test_run_with_a_damaged_checkpoint_resumes_from_the_previous_one_exactly(
+    base, two, tmp_path, capsys
+):
     folder = shutil.copytree(two[0], tmp_path / "run")
     path = folder / "checkpoint" / "00000002" / "tensors.safetensors"
     path.write_bytes(flipped(path.read_bytes(), random.Random(0)))

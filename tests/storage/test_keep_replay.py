@@ -1,4 +1,4 @@
-"""`--no-keep-replay`: a finished run leaves its agent and its tables on disk, not its replay."""
+"""`--no-keep-replay`: a finished run keeps its agent and its tables on disk, but not its replay."""
 
 from dataclasses import replace
 
@@ -68,8 +68,10 @@ def test_killed_run_keeps_its_replay_and_ends_as_an_uninterrupted_one(
 
 @pytest.mark.quick("seeds0-1")
 @pytest.mark.parametrize(("seeds", "not_kept"), [((1,), 1), ((1, 2), 0)])
-def test_kill_in_the_last_evaluation_repeats_only_that(tmp_path, monkeypatch, seeds, not_kept):
-    """Training has ended, and the checkpoint of its start has no frames."""
+def test_kill_in_the_last_evaluation_repeats_only_the_evaluation(
+    tmp_path, monkeypatch, seeds, not_kept
+):
+    """Training has ended, and the checkpoint at the start of the final evaluation has no frames."""
     config = CONFIGS["rainbow"]
     monkeypatch.setattr(RainbowAlgorithm, "evaluates_asynchronously", lambda *_: True)
     words = ("--no-keep-replay", *(("--with-seeds", *seeds[1:]) if len(seeds) > 1 else ()))
@@ -87,7 +89,8 @@ def test_kill_in_the_last_evaluation_repeats_only_that(tmp_path, monkeypatch, se
             train(config, tmp_path / "killed", *words)
     folder = tmp_path / "killed" / config.run_name()
     assert rows(folder / "eval.csv")[-1]["env_steps"] == "24"
-    # Also by a command that would keep it: the frames are lost, and zeros do not replace them.
+    # A command that would keep the replay also resumes: the frames are lost, and zeros do not
+    # replace them.
     train(config, tmp_path / "killed", *words[not_kept:])
     for seed in seeds:
         own = replace(config, seed=seed).run_name()

@@ -1,5 +1,5 @@
-"""Loggers: the rows that they receive, that a resumed run is logged to the same place, and that no
-error of theirs changes or ends a run."""
+"""Loggers: the rows that they receive, resumed runs, and errors of loggers, which neither change
+nor end a run."""
 
 import importlib.machinery
 import json
@@ -20,7 +20,8 @@ TRAIN, EVAL = "train/episodes", "eval/return_mean"
 
 
 class Service:
-    """Stands for trackio and wandb: `runs` holds the rows (step, values) by name or id of the run."""
+    """Takes the place of trackio and wandb: `runs` maps the name or id of a run to its rows (step,
+    values)."""
 
     def __init__(self):
         self.runs, self.inits, self.finished, self.fails_at = {}, [], 0, None
@@ -114,7 +115,8 @@ def test_tracker_gets_the_rows_of_a_stopped_and_resumed_run_and_changes_none(tmp
 
 
 def test_wandb_plots_over_environment_steps(tmp_path, service):
-    """Its own counter must grow, but an evaluation during training ends after later rows."""
+    """The counter of wandb must grow, but an evaluation that runs during training ends after later
+    rows."""
     (logger,) = make_loggers(tiny_config(tracker="wandb"), tmp_path, 0)
     assert logger._run.metrics == [("env_steps", None), ("*", "env_steps")]
     counters = {"env_steps": 30, "agent_steps": 15, "updates": 2}
@@ -128,7 +130,7 @@ def test_wandb_plots_over_environment_steps(tmp_path, service):
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("logger", ["trackio", "wandb", "tensorboard"])
 def test_resumed_run_is_logged_to_the_same_place(tmp_path, service, logger, killed):
-    """A tracker has the rows between the last checkpoint and a kill twice, TensorBoard once."""
+    """A tracker receives the rows between the last checkpoint and a kill twice, TensorBoard once."""
     board = logger == "tensorboard"
     config = tiny_config(tensorboard=True) if board else tiny_config(tracker=logger)
     write(config, tmp_path, until=60 if killed else 30, killed=killed and not board)
@@ -146,7 +148,7 @@ def test_resumed_run_is_logged_to_the_same_place(tmp_path, service, logger, kill
 
 
 def test_run_that_begins_again_is_another_tracked_run(tmp_path, service):
-    """Without a checkpoint its code may have changed, so the two must not share a curve."""
+    """Without a checkpoint the code may have changed in between, so the two must not share a curve."""
     config = tiny_config(tracker="trackio")
     write(config, tmp_path, until=20, killed=True)
     write(config, tmp_path)
@@ -265,7 +267,7 @@ def test_tensorboard_shows_active_options_and_speed(tmp_path):
 
 def test_trackio_resumes_a_run(tmp_path, monkeypatch):
     pytest.importorskip("trackio")
-    # it reads its folder when it is imported
+    # trackio reads the name of its folder when it is imported
     for name in [name for name in sys.modules if name.split(".")[0] == "trackio"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
@@ -281,7 +283,7 @@ def test_trackio_resumes_a_run(tmp_path, monkeypatch):
 
 
 def test_trackio_runs_of_one_process_do_not_end_each_other(tmp_path, monkeypatch):
-    """It ends the current run when another one begins."""
+    """trackio ends the current run when another one begins."""
     pytest.importorskip("trackio")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
     from trackio.run import Run

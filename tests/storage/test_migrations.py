@@ -21,7 +21,7 @@ LONGER = replace(CONFIG, run=replace(CONFIG.run, env_steps=76))
 
 @pytest.fixture(scope="module")
 def earlier(trained):
-    """The --out of a finished run, written before the change that a test makes."""
+    """The output folder of a finished run, written before the change that a test makes."""
     return trained(CONFIG).parents[3]
 
 
@@ -45,7 +45,7 @@ def state_file(out, serial):
 
 @pytest.fixture
 def added_field(monkeypatch):
-    """A later version, in which SAC has a new counter in its state."""
+    """Simulate a later version, in which the state of SAC has a new counter."""
     save, load, make = SAC.state_dict, SAC.load_state_dict, SAC.__init__
 
     def make_with_counter(self, *args, **kwargs):
@@ -113,7 +113,7 @@ def test_format_1_is_not_written(earlier):
     ],
 )
 def test_config_of_version_0_1_is_read(tmp_path, task, old, new):
-    """It named no base algorithm, and two settings had other names."""
+    """Version 0.1 named no base algorithm, and two settings had other names."""
     config = presets.resolve(task)
     values = config.to_dict()
     del values["base"]
@@ -146,4 +146,4 @@ def test_checkpoint_of_version_0_2_resumes(base, tmp_path):
         for row, expected in zip(rows(folder / name), rows(whole / name), strict=True):
             for column in row.keys() - {"wall_seconds", "returns"}:
                 same = pytest.approx(float(expected[column] or 0), abs=0.02)
-                assert float(row[column] or 0) == same, column  # on another processor
+                assert float(row[column] or 0) == same, column  # of another processor

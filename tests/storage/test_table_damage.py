@@ -1,5 +1,5 @@
-"""Tables and folders that are not as the run left them: a command prints one line, changes nothing and
-loses no row. Commands that only read warn."""
+"""Tables and folders that were changed after the run: training prints one line and changes nothing,
+and commands that only read print a warning."""
 
 import json
 import os
@@ -115,11 +115,11 @@ DAMAGE = {
     "a word instead of a number": edited(r"\n\d+", "\nmany"),
     "a folder": folder_instead,
 }
-FINAL_RETURN = edited(r"(\n6[04],6[04],\d+,)[^,\n]*(?=[^\n]*\n$)", r"\g<1>999")  # the last one
+FINAL_RETURN = edited(r"(\n6[04],6[04],\d+,)[^,\n]*(?=[^\n]*\n$)", r"\g<1>999")  # the last such row
 
 
 @pytest.mark.parametrize("table", ["train", "eval"])
-def test_table_that_the_checkpoint_does_not_know_is_refused(run, table):
+def test_table_that_differs_from_the_checkpoints_record_is_refused(run, table):
     path, records = run / f"{table}.csv", recorded(run)
     rows_to_keep(run, 60, False, records)
     whole, damages = path.read_bytes(), dict(DAMAGE)
@@ -143,7 +143,7 @@ def test_table_that_the_checkpoint_does_not_know_is_refused(run, table):
     [("eval", "deleted", LONGER), ("eval", "a digit changed", CONFIG), ("final", "zeros", LONGER)],
 )
 def test_training_refuses_a_damaged_table_and_changes_nothing(run, table, damage, config):
-    """Also a run that was finished before, and a row that no checkpoint recorded yet."""
+    """Also for a finished run, and for a final evaluation that no checkpoint has recorded."""
     DAMAGE[damage](run / f"{table}.csv")
     assert_refused_unchanged(run, config, f"cannot go on with {run / table}.csv")
 
@@ -183,7 +183,7 @@ def test_resumed_table_keeps_its_own_columns(tmp_path, is_recorded):
     table.write({"env_steps": 10, "old": 1})
     table.close()
     record = table.record() if is_recorded else None
-    for _ in range(2):  # the second time as if it had been killed before the next checkpoint
+    for _ in range(2):  # the second time as after a kill before the next checkpoint
         again = CsvTable(path, ("env_steps", "new"), rows_until(tmp_path, "t", 10, record))
         again.write({"env_steps": 20, "new": 2})
         again.close()
@@ -193,7 +193,7 @@ def test_resumed_table_keeps_its_own_columns(tmp_path, is_recorded):
 @pytest.mark.quick("not recorded")
 @pytest.mark.parametrize("version", ["recorded", "not recorded"])
 def test_run_resumes_after_a_metric_was_added(run, finished, monkeypatch, version):
-    """Resuming goes on with the columns of train.csv, whatever the algorithm declares now."""
+    """A resumed run keeps the columns of train.csv, whatever metrics the algorithm declares now."""
     whole = out_of(run) / "whole"
     shutil.copytree(finished, whole / CONFIG.run_name())
     assert train(whole, LONGER)[0] == 0  # as if no metric had been added
@@ -238,7 +238,7 @@ def test_checkpoint_that_is_not_a_folder_is_refused_and_nothing_changes(run, tmp
         assert before.items() <= contents(run).items()
         (run / "checkpoint").unlink()
     dead_link(run / "checkpoint")
-    # Shared weights are not used in place of a checkpoint that is gone.
+    # Exported weights are not used instead of a missing checkpoint.
     shutil.copy(tmp_path / "card" / "model.safetensors", run)
     assert_refused(cclf("evaluate", run, "--episodes", "1"), reason)
     (run / "checkpoint").unlink()
@@ -246,7 +246,7 @@ def test_checkpoint_that_is_not_a_folder_is_refused_and_nothing_changes(run, tmp
     assert train(out_of(run), LONGER)[0] == 0
 
 
-def test_run_without_a_checkpoint_begins_again(run):
+def test_run_without_a_checkpoint_starts_from_the_beginning(run):
     shutil.rmtree(run / "checkpoint")
     assert train(out_of(run))[0] == 0
     assert [row["env_steps"] for row in rows(run / "final.csv")] == ["60"]
@@ -255,7 +255,7 @@ def test_run_without_a_checkpoint_begins_again(run):
 
 @pytest.mark.quick("backup")
 @pytest.mark.parametrize("name", ["frames-00000002-000000000032.safetensors", "backup"])
-def test_dead_link_among_the_frames_costs_no_row(run, finished, name):
+def test_dead_link_among_the_frames_loses_no_row(run, finished, name):
     """The newest checkpoint needs the first file, and no checkpoint the second."""
     path = run / "checkpoint" / "frames" / name
     path.unlink(missing_ok=True)
@@ -375,7 +375,7 @@ def test_damaged_record_of_the_final_evaluation_is_refused(run, text):
 
 
 def test_final_row_without_its_record_is_measured_again(run, finished):
-    """A kill between the row and its record, after an earlier final evaluation."""
+    """The process was killed between the row and its record, after an earlier final evaluation."""
     assert train(out_of(run), LONGER)[0] == 0
     assert json.loads((run / "final.json").read_text())["rows"] == 2
     whole = rows(run / "final.csv", "wall_seconds")
@@ -399,7 +399,7 @@ def test_runs_of_earlier_versions_are_not_warned_of(run):
 
 
 def test_run_in_training_is_not_warned_of(tmp_path):
-    """At any of its steps, also while it goes on from the checkpoint before a damaged one."""
+    """At each of its steps, also after it resumed from the checkpoint before a damaged one."""
     found = []
     options = {"env_steps": 40, "eval_every_env_steps": 20, "eval_episodes": 1, "threads": 1}
     options |= {"batch_size": 4, "hidden_dim": 16, "conv_filters": 4, "feature_dim": 8}

@@ -1,6 +1,6 @@
-"""Files of a run folder that were changed on purpose, with checksums that fit: a run goes on from the
-state that they hold, or a command prints one line, never a traceback. Damage that a checksum detects
-is in test_damage.py."""
+"""Files of a run folder that were changed on purpose, with matching checksums: a command uses their
+content or prints one line, never a traceback. test_damage.py tests damage that a checksum detects.
+"""
 
 import copy
 import json
@@ -42,7 +42,7 @@ CONFIGS = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A stopped run of each base algorithm: its --out, and its folder below that."""
+    """A stopped run of each base algorithm: the output folder, and the run folder in it."""
     out, folders = tmp_path_factory.mktemp("runs"), {}
     for name, config in CONFIGS.items():
         with create_run_folder(config, out / name) as folder:
@@ -169,11 +169,11 @@ def tamper(folder, name, rng):
         update_checksums(folder)
 
 
-# --- what a user does with the folder
+# --- commands on a changed run folder
 
 
 def resume(config, folder, _):
-    """The run has the state that the files hold, and training goes on from it."""
+    """Resume from the state in the files, and train on."""
     training, learner, agent = make_training(config, folder, CPU)
     try:
         training.resume()
@@ -287,10 +287,12 @@ ONLY_PIPES = ("train.csv", "lock", NEWEST, f"{NEWEST}/index.json")
 
 
 @pytest.mark.quick("evaluate-pipe", "results-pipe", "results-no text", "train-pipe")
-@pytest.mark.timeout(120)  # a pipe would block for ever
+@pytest.mark.timeout(120)  # reading a pipe would block for ever
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("action", [evaluate, results, go_on], ids=["evaluate", "results", "train"])
-def test_what_is_not_a_file_is_one_line_and_never_waited_for(copied, tmp_path, kind, action):
+def test_pipe_or_folder_instead_of_a_file_is_one_line_and_blocks_no_command(
+    copied, tmp_path, kind, action
+):
     for place in ONLY_PIPES if (action, kind) == (go_on, "pipe") else PLACES:
         folder = copied("sac")
         plant(kind, folder / place)

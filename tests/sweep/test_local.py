@@ -1,4 +1,4 @@
-"""How the runs of a sweep share this machine, how each of them ends, and what the sweep prints."""
+"""Sweeps on this machine: how runs share it, how each run ends, and what the sweep prints."""
 
 import io
 import re
@@ -61,7 +61,7 @@ def environments(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, str
 
 
 def fill(backend: LocalBackend, calls: list[RunSpec]) -> int:
-    """How many of them are started at the same time."""
+    """How many of the jobs are started at the same time."""
     children = [started for each in calls if (started := backend.start(Job((each,))))]
     for each in children:
         each.process.kill()
@@ -118,7 +118,7 @@ def test_gpus_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatc
 # --- how runs end
 
 
-def test_failed_run_is_reported_and_the_others_go_on(
+def test_failed_run_is_reported_and_other_runs_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [spec(tmp_path, seed) for seed in (1, 2)]
@@ -183,7 +183,7 @@ def test_signal_that_the_sweep_did_not_send_is_a_failure(
 def signalled(
     out: Path, number: signal.Signals, delay_seconds: float, *options: str
 ) -> "subprocess.Popen[bytes]":
-    """A run that gets a signal so long after its process was made."""
+    """The process of a run that gets a signal `delay_seconds` after its start."""
     words = (TOY, "--method", "rad", "--seed", "1", "--device", "cpu", "--no-tensorboard")
     run = RunSpec(presets.resolve(TOY, "rad", seed=1), (*words, "--no-video", *options), out)
     process = child.Child(Job((run,)), {}).process
@@ -197,7 +197,7 @@ def signalled(
 def test_signal_in_the_first_instant_does_not_kill_a_run(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Its process has not even become Python. A dry run has nothing to save and ends as always."""
+    """The Python interpreter has not started yet. A dry run has nothing to save and ends normally."""
     assert signalled(tmp_path, number, 0.0, "--dry-run").wait(60) == 0
 
 
@@ -247,7 +247,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_shows_ended_runs_as_lines_and_running_ones_as_bars(
+def test_terminal_shows_finished_runs_as_lines_and_running_ones_as_bars(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Terminal()

@@ -31,7 +31,7 @@ SWEEP = ["sweep", "--tasks", GRID, "--methods", "a2c"]
 RATES = "learning_rate=1e-4,3e-4"
 
 
-def call(out: Path, seed: int = 1, **run: int) -> RunSpec:
+def make_spec(out: Path, seed: int = 1, **run: int) -> RunSpec:
     return spec(out, seed, method="a2c", env_steps=1_000, **run)
 
 
@@ -47,7 +47,7 @@ def refusal(capsys: pytest.CaptureFixture[str], words: list[str], out: Path) -> 
 
 
 def test_run_is_finished_when_its_files_show_it(tmp_path: Path) -> None:
-    run = call(tmp_path)
+    run = make_spec(tmp_path)
     assert not is_finished(run)
     save(run, 999)
     assert not is_finished(run)
@@ -61,7 +61,7 @@ def test_run_is_finished_when_its_files_show_it(tmp_path: Path) -> None:
     (run.folder / "failure").mkdir()
     assert not is_finished(run), "`cclf train` reports the reason"
     (run.folder / "failure").rmdir()
-    run = call(tmp_path, final_eval_episodes=100)
+    run = make_spec(tmp_path, final_eval_episodes=100)
     assert not is_finished(run)
     (run.folder / "final.csv").write_text("env_steps,return_mean\n500,0.5\n")
     assert not is_finished(run), "of a smaller budget"
@@ -99,7 +99,7 @@ def test_progress_is_read_from_the_end_of_a_table(
 
 
 def test_failed_run_is_marked_until_it_is_done(tmp_path: Path) -> None:
-    run = call(tmp_path)
+    run = make_spec(tmp_path)
     mark = run.folder / FAILURE_MARK
     for code in (EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_DONE):
         record_failure(RunOutcome(run, code, ""))
@@ -114,15 +114,16 @@ def test_failed_run_is_marked_until_it_is_done(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_failed_run_scores_the_lowest_return(tmp_path: Path) -> None:
-    """Also one that failed before it wrote anything: its folder has the mark of the sweep only."""
+def test_failed_run_counts_as_the_lowest_return(tmp_path: Path) -> None:
+    """Also a run that failed before it wrote a file: its folder contains the failure mark of the
+    sweep only."""
     budget = {GRID: StepBudget("env_steps", 1_000)}
     changes = {"run": {"env_steps": 1_000}}
     for seed, value in ((1, 0.75), (3, 0.5)):
         evaluations = {500: 0.25, 1_000: value}
         write_run(tmp_path, "a2c", seed, task=GRID, evaluations=evaluations, changes=changes)
-    failed = call(tmp_path, 2).folder / FAILURE_MARK
-    record_failure(RunOutcome(call(tmp_path, 2), -9, "killed"))
+    failed = make_spec(tmp_path, 2).folder / FAILURE_MARK
+    record_failure(RunOutcome(make_spec(tmp_path, 2), -9, "killed"))
     rows = load.read(tmp_path)
     assert {row.seed: row.state for row in rows} == {1: "done", 2: "failed", 3: "done"}
     scores = score_matrix(rows, ["a2c"], budget)["a2c"]
@@ -143,8 +144,8 @@ def test_results_and_report_count_failed_runs_and_warn_of_unreadable_marks(
 ) -> None:
     runs = tmp_path / "runs"
     for seed in (1, 2, 3):
-        record_failure(RunOutcome(call(runs, seed), -9, "killed"))
-    path = call(runs).folder / FAILURE_MARK
+        record_failure(RunOutcome(make_spec(runs, seed), -9, "killed"))
+    path = make_spec(runs).folder / FAILURE_MARK
     path.write_text(content)
     for command, out in (("results", "results"), ("report", "report.html")):
         warn_once.cache_clear()
@@ -157,7 +158,7 @@ def test_results_and_report_count_failed_runs_and_warn_of_unreadable_marks(
 
 
 def test_mark_of_a_run_that_has_finished_since_is_ignored(tmp_path: Path) -> None:
-    run = call(tmp_path)
+    run = make_spec(tmp_path)
     changes = {"run": {"env_steps": 1_000}}
     write_run(tmp_path, "a2c", 1, task=GRID, evaluations={1_000: 0.75}, changes=changes)
     record_failure(RunOutcome(run, -15, "stopped as it ended"))
@@ -192,7 +193,7 @@ def test_runs_are_grouped_into_processes_by_seeds(tmp_path: Path) -> None:
     heavy = [replace(single, memory_bytes=PROCESS_BYTES + 100) for single in calls[:1]] * 3
     assert group_into_jobs(heavy, 3)[0].memory_bytes == PROCESS_BYTES + 300
     with pytest.raises(ConfigError, match="--seeds-per-process 2 conflicts with base a2c"):
-        group_into_jobs([call(tmp_path)], seeds_per_process=2)
+        group_into_jobs([make_spec(tmp_path)], seeds_per_process=2)
 
 
 def test_runs_are_grouped_into_processes_by_games_with_the_same_seeds(tmp_path: Path) -> None:
@@ -208,13 +209,13 @@ def test_runs_are_grouped_into_processes_by_games_with_the_same_seeds(tmp_path: 
     assert (len(grouped), set(grouped)) == (len(calls), set(calls))
     further = f"--out {tmp_path} --with-seeds 2 --with-tasks atari/Alien"
     assert " ".join(jobs[0].arguments).endswith(f"--seed 1 {further}")
-    for job in jobs:  # in the order of `cclf train`: task by task, with all seeds
+    for job in jobs:  # the order of `cclf train`: task by task, with all seeds
         runs = [(single.config.task, single.config.seed) for single in job.specs]
         tasks, seeds = ({*names} for names in zip(*runs, strict=True))
         assert len(runs) == len(tasks) * len(seeds)
         assert runs == sorted(runs, key=lambda run: (games.index(run[0]), run[1]))
         assert len({single.config.method_name for single in job.specs}) == 1
-    grids = [call(tmp_path), spec(tmp_path, 1, "minigrid/Empty-5x5", "a2c")]
+    grids = [make_spec(tmp_path), spec(tmp_path, 1, "minigrid/Empty-5x5", "a2c")]
     assert len(group_into_jobs(grids, 1, games_per_process=9)) == 2, "these share no update"
 
 
@@ -288,7 +289,7 @@ def test_dry_run_prints_the_variants_and_trains_nothing(
         (["re3_weight=0.1,0.2"], "re3"),
     ],
 )
-def test_bad_vary_is_refused(
+def test_invalid_vary_is_refused(
     vary: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*SWEEP, *(f"--vary {text}" for text in vary), "---", "--env-steps", "1000"]
@@ -299,6 +300,7 @@ def test_bad_vary_is_refused(
     ("words", "message"),
     [
         ("--table tabel1", "did you mean table1"),
+        ("--table table7", "use one of table1, ablation, minigrid, atari, curiosity"),
         ("--tasks toy/reach", "needs --tasks and --methods"),
         ("--table minigrid --methods cclv", "did you mean cclf"),
         ("--table minigrid --jobs -1", "--jobs -1 must be 0 or more"),
@@ -307,7 +309,7 @@ def test_bad_vary_is_refused(
         ("--table minigrid --- --num-env 3", "unknown option --num-env; did you mean --num-envs"),
     ],
 )
-def test_bad_options_of_a_sweep_are_refused(
+def test_invalid_options_of_a_sweep_are_refused(
     words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refusal(capsys, ["sweep", words], tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""Sweeps on Ray: the same numbers as on this machine, also when a node dies."""
+"""Sweeps on Ray give the same numbers as on this machine, also when a node is lost."""
 
 import _thread
 import errno
@@ -59,7 +59,7 @@ def refusal(capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> str:
 
 
 class AtMoment(StopSignal):
-    """Acts once a sweep has reached some moment; then it requests a stop, if `stop`."""
+    """A stop signal that calls `act` once `moment` is reached, and then requests a stop if `stop`."""
 
     def __init__(self, moment: Any, act: Any, stop: bool = False):
         self.moment, self.act, self.stop, self.acted = moment, act, stop, False
@@ -131,7 +131,7 @@ def test_runs_of_a_node_that_dies_resume_on_another_and_equal_local_runs(tmp_pat
 def test_wrong_address_is_refused_within_a_minute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray alone tried both ports for 13 minutes."""
+    """Without a check of the address, Ray tried both ports for 13 minutes."""
     assert ray_backend.CONNECT_SECONDS + ray_backend.ANSWER_SECONDS < 60
     assert "--backend ray" in refusal(capsys, tmp_path, "--address", "127.0.0.1:1")
     monkeypatch.setattr(ray_backend, "ANSWER_SECONDS", 0.5)

@@ -1,4 +1,4 @@
-"""Sweeps and the demo with real runs, tiny ones."""
+"""Sweeps and the demo with real but tiny runs."""
 
 import signal
 import subprocess
@@ -37,12 +37,12 @@ def test_sweep_trains_every_run_and_a_second_one_skips_them(
     assert {path: path.read_bytes() for path in tmp_path.rglob("train.csv")} == before
 
 
-STANDS_FOR_STOPS = (
+DEFAULT_TEST_OF_STOPS = (
     "sweep/test_local.py::test_stop_request_reaches_running_runs_and_starts_no_others"
 )
 
 
-@pytest.mark.slow(STANDS_FOR_STOPS)
+@pytest.mark.slow(DEFAULT_TEST_OF_STOPS)
 def test_deadline_stops_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = sweep_words(tmp_path, "--stop-after-seconds", "8", "--", *LONG)
     assert cli.main(words) == EXIT_STOPPED
@@ -50,7 +50,7 @@ def test_deadline_stops_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert list(tmp_path.rglob("state.json"))
 
 
-@pytest.mark.slow(STANDS_FOR_STOPS)
+@pytest.mark.slow(DEFAULT_TEST_OF_STOPS)
 def test_signal_to_a_sweep_lets_its_runs_save(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cclf.cli", *sweep_words(tmp_path, "--", *LONG)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -61,13 +61,6 @@ def test_signal_to_a_sweep_lets_its_runs_save(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == EXIT_STOPPED, errors
     assert list(tmp_path.rglob("state.json")), "the run was asked to save"
-
-
-def test_results_of_an_empty_folder_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["results", str(tmp_path)]) == 2
-    assert "holds neither runs" in capsys.readouterr().err
 
 
 @pytest.mark.slow("test_demo_prints_how_many_runs_of_each_method_solved_the_task")

@@ -1,4 +1,4 @@
-"""What a sweep may meet in its folders: another sweep, links and pipes, a full disk, refusals."""
+"""Faults of a sweep: another sweep in its folder, links and pipes, a full disk, invalid options."""
 
 import errno
 import os
@@ -47,7 +47,8 @@ def lines_of_errors(capsys: pytest.CaptureFixture[str]) -> int:
 def test_second_sweep_on_a_folder_is_refused_and_leaves_the_log_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while the process of the first one is still importing, and knows of no lock."""
+    """Also while the process of the first sweep is still importing and has not locked the folder
+    yet."""
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 0.0)
     run = spec(tmp_path)
     becomes(monkeypatch, HOLDS_ITS_FOLDER, str(run.folder))
@@ -218,7 +219,7 @@ def test_sweep_refuses_what_every_run_would_refuse(
 
 
 def test_sweep_of_finished_runs_needs_no_device(tmp_path: Path) -> None:
-    """It may be repeated on a machine without a GPU."""
+    """The command may be repeated on a machine without a GPU."""
     config = presets.resolve("toy/reach-1d", "drq")
     save(make_run_spec(config, tmp_path), config.planned_agent_steps)
     assert cli.main([*TOY, "--out", str(tmp_path), "--", "--device", "cuda:99"]) == EXIT_DONE

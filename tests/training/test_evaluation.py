@@ -18,8 +18,8 @@ from tiny_runs import CPU, differing, make_training, rows, run, tables, tiny_con
 
 
 class Clock:
-    """Its frame shows the seed of the episode plus the number of steps; it pays 1, then 2, and ends
-    after seed % 3 + 2 steps."""
+    """An environment whose frame shows the seed of the episode plus the number of steps. Its
+    rewards are 1, 2, ..., and it ends after seed % 3 + 2 steps."""
 
     spec = EnvSpec((1, 2, 2), 1, 1, None)
 
@@ -49,8 +49,8 @@ class Clock:
         return np.full((4, 4, 3), self.seed + self.steps, np.uint8)
 
 
-class Watcher:
-    """Remembers what it saw, answers with the newest pixel."""
+class RecordingPolicy:
+    """A policy that records its observations and returns the newest pixel."""
 
     def __init__(self):
         self.seen = []
@@ -64,7 +64,7 @@ class Watcher:
 
 @pytest.mark.parametrize("record", [False, True])
 def test_evaluate_plays_one_episode_per_seed_and_records_the_first(record):
-    env, policy = Clock(), Watcher()
+    env, policy = Clock(), RecordingPolicy()
     result = wait_for_evaluation(
         evaluate(LocalPool([env]), policy, [10, 21, 32], 3, device=CPU, record=record)
     )
@@ -81,8 +81,8 @@ def test_evaluate_plays_one_episode_per_seed_and_records_the_first(record):
     assert env.pictures == len(result.pictures)
 
 
-class Worlds:
-    """Three worlds; world i ends every i + 1 steps and pays 1 a step."""
+class VectorCounter:
+    """Three environments: environment i ends every i + 1 steps and has the reward 1 in each step."""
 
     num_envs, num_actions = 3, 2
 
@@ -113,7 +113,7 @@ class Chooser:
 
 def test_only_the_first_episode_in_each_environment_counts():
     result = wait_for_evaluation(
-        evaluate_vector(Worlds(), Chooser(), [5, 6, 7], action_seed=1, record=True)
+        evaluate_vector(VectorCounter(), Chooser(), [5, 6, 7], action_seed=1, record=True)
     )
     assert result.returns == [1.0, 2.0, 3.0]
     assert [picture[0, 0, 0] for picture in result.pictures] == [0], (
@@ -125,7 +125,7 @@ def test_sampled_actions_depend_on_the_seed_only():
     draws = []
     for seed in (1, 1, 2):
         chooser = Chooser()
-        wait_for_evaluation(evaluate_vector(Worlds(), chooser, [5, 6, 7], action_seed=seed))
+        wait_for_evaluation(evaluate_vector(VectorCounter(), chooser, [5, 6, 7], action_seed=seed))
         draws.append(np.stack(chooser.uniform))
     assert draws[0].shape == (3, 3, 2)
     assert np.array_equal(draws[0], draws[1])

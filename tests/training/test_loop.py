@@ -86,8 +86,8 @@ def test_rows_hold_returns_of_finished_episodes_and_means_of_metrics(tmp_path):
 
 
 class Scripted:
-    """A learner that only counts: each step is `stride` agent steps, and its metric is the number of
-    steps so far."""
+    """A learner without networks: each step is `stride` agent steps, and its metric is the number
+    of steps so far."""
 
     metric_names = ("step_number",)
 
@@ -266,8 +266,8 @@ def test_update_does_not_use_the_transition_of_its_step():
 
 
 def test_evaluation_between_steps_has_the_same_results(uninterrupted, tmp_path, monkeypatch):
-    """As SAC on a GPU without workers: episodes continue while the agent learns, with the weights of
-    their start."""
+    """As SAC on a GPU without workers: episodes continue while the agent learns, with the weights
+    at their start."""
     during_evaluation, original = [], TrainingRun._step_learner
     monkeypatch.setattr(
         TrainingRun,

@@ -1,4 +1,4 @@
-"""Lines of progress: they fit, are few, and show the final counts."""
+"""Progress lines and bars: width, number of lines, and the final counts."""
 
 import io
 import sys
@@ -37,7 +37,7 @@ def terminal_of_80_columns(monkeypatch):
 
 
 def drawn(terminal):
-    """All lines, and the bar each time that it was drawn."""
+    """All printed lines, with every version of the bar."""
     text = terminal.getvalue().replace("\x1b[?25l", "").replace("\x1b[?25h", "")
     lines = text.replace("\x1b[2K", "").replace("\r", "\n").split("\n")
     return [line.rstrip() for line in lines if line.strip()]

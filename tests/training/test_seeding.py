@@ -44,7 +44,7 @@ def test_streams_are_reproducible_independent_and_saved():
         return torch.rand(8, generator=generators[name])
 
     for _ in range(3):
-        draw(ours, "replay")  # must not disturb the others
+        draw(ours, "replay")  # must not affect the other streams
     first = {name: draw(ours, name) for name in STREAMS if name != "replay"}
     for name, values in first.items():
         assert torch.equal(values, draw(theirs, name))
