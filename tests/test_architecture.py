@@ -1,4 +1,4 @@
-"""Rules on the sources, read from their syntax trees, which also contain imports inside functions."""
+"""Rules on the sources, read from syntax trees, which also contain imports inside functions."""
 
 import ast
 import re

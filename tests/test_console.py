@@ -113,21 +113,6 @@ def test_character_outside_the_encoding_is_replaced(monkeypatch):
     assert written.getvalue() == b"3.2 ? 0.1\n"
 
 
-def run_in_shell(command, tmp_path):
-    """Exit code and standard error of a command in which `cclf` is this program."""
-    program = f"cclf() {{ '{sys.executable}' -P -m cclf \"$@\"; }}; {command}"
-    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    return done.returncode, done.stderr
-
-
-@pytest.mark.slow("test_training_with_broken_standard_output_finishes_all_runs")
-def test_process_whose_reader_leaves_trains_to_the_end(tmp_path):
-    words = " ".join(tiny_options(tiny_config("toy/reach-1d", "drq")))
-    command = f"(cclf train {words} 2>&1; echo $? > exit_code) | head -1; cat exit_code >&2"
-    assert run_in_shell(command, tmp_path) == (0, "0\n")
-    assert [row["env_steps"] for row in rows(*tmp_path.glob("runs/toy/*/*/*/eval.csv"))][-1] == "60"
-
-
 def test_files_never_take_the_number_of_a_closed_standard_stream():
     """Otherwise libraries that print to standard error would write into these files."""
     check = "import os; assert os.fstat(2).st_rdev == os.stat(os.devnull).st_rdev"

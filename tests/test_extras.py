@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 
 from cclf.algorithms import registry
-from cclf.algorithms.registry import make_learner
 from cclf.doctor import diagnose
 from cclf.envs.minigrid import VectorMiniGrid
 from cclf.errors import EXTRAS, missing_packages
 from cclf.storage.loggers import make_loggers
-from cclf.training import evaluation, video
-from cclf.training.evaluation import wait_for_evaluation
-from cclf.training.workers import WorkerPool
+from cclf.training import video
 from faulty_envs import REACH
 from healthy_machine import healthy
 from test_cli import assert_refused, cclf, contents
-from tiny_runs import CPU, rows, tiny_config, tiny_options
+from tiny_runs import rows, tiny_config, tiny_options
 
 SAC = tiny_config(env_steps=30, video=True)
 GRIDS = tiny_config(
@@ -106,33 +103,6 @@ def test_incomplete_video_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(video, "write_video", half)
     assert train(tmp_path, SAC)[0] == 0
     assert not list((tmp_path / SAC.run_name()).glob("*.mp4"))
-
-
-class Unseen:
-    """An environment that cannot be drawn, in a worker."""
-
-    def __init__(self):
-        self.inner = REACH()
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def render(self):
-        raise BROKEN
-
-
-@pytest.mark.slow("test_failed_video_is_a_warning")
-def test_failed_rendering_in_a_worker_ends_no_evaluation():
-    policy = make_learner(SAC, CPU).algorithm
-    pool = WorkerPool([Unseen], "toy")
-    try:
-        result = wait_for_evaluation(
-            evaluation.evaluate(pool, policy, [1, 2], SAC.env.frame_stack, CPU, record=True)
-        )
-    finally:
-        pool.close()
-    assert (len(result.returns), result.pictures) == (2, [])
-    assert str(BROKEN) in result.recording_error
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_bonus_is_zero_and_the_maxima_are_constant_without_reward() -> None:
 
 
 def force_beliefs(monkeypatch: pytest.MonkeyPatch, *beliefs: Tensor) -> None:
-    """Set the beliefs about the second views of o and of o' to the values of a test, in this order."""
+    """Set the beliefs about the second views of o and of o', in this order."""
     turns = iter(beliefs)
     monkeypatch.setattr(equations, "belief", lambda *_: next(turns)[None])
 

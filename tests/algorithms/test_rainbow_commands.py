@@ -148,5 +148,5 @@ def test_default_number_of_threads_with_a_gpu_is_one(monkeypatch, device, asked,
 def test_tasks_of_different_algorithms_do_not_train_together():
     assert_refused(cclf("train", "atari/Pong", "--with-tasks", "toy/reach"), "different algorithms")
     assert_refused(
-        cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "name each of them once"
+        cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "give each of them once"
     )

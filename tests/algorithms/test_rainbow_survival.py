@@ -211,22 +211,6 @@ def test_a_run_stopped_in_its_evaluation_stays_in_the_batch(tmp_path, undisturbe
     assert_same_end(tmp_path, undisturbed)
 
 
-@pytest.mark.slow("test_a_run_stopped_in_its_evaluation_stays_in_the_batch")
-@pytest.mark.parametrize("seeds", [(1,), (1, 2)])
-@pytest.mark.parametrize(
-    ("name", "number"), [("_start_evaluation", 2), ("_start_evaluation", 3), ("_step_learner", 30)]
-)
-def test_a_signal_beside_evaluation_workers(
-    tmp_path, undisturbed, monkeypatch, seeds, name, number
-):
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingRun, name, signalled(getattr(loop.TrainingRun, name), number))
-        patch.setattr(loop, "STOP_GRACE_SECONDS", 0.0)
-        assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 75
-    assert train(tmp_path, "--eval-workers", 2, seeds=seeds)[0] == 0
-    assert_same_end(tmp_path, undisturbed, seeds)
-
-
 # --- numbers that are no longer finite
 # -----------------------------------------------------------------------------------
 

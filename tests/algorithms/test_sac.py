@@ -1,4 +1,4 @@
-"""SAC against numbers of the released code, a textbook update, and the special cases of the paper."""
+"""SAC against numbers of the released code, a textbook update, and special cases of the paper."""
 
 import copy
 import dataclasses

@@ -1,7 +1,6 @@
 """Figures do not depend on matplotlib settings of a file or of the calling program."""
 
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -116,14 +115,3 @@ def test_broken_variable_of_matplotlib_is_one_line(results: Path, tmp_path: Path
     assert done.returncode == 2
     assert done.stderr.startswith("cclf: cannot import matplotlib: ")
     assert done.stderr.count("\n") == 1
-
-
-def test_one_module_imports_matplotlib() -> None:
-    """Other modules import its types only, which no program executes."""
-    types = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", re.MULTILINE)
-    found = {
-        path.relative_to(SOURCE).as_posix()
-        for path in SOURCE.rglob("*.py")
-        if re.search(r"^\s*(import|from) matplotlib", types.sub("", path.read_text()), re.MULTILINE)
-    }
-    assert found == {"analysis/figures.py"}

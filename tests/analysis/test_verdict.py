@@ -133,7 +133,7 @@ def test_equal_methods_are_decided_in_at_most_five_percent(
 
 
 def test_a_method_that_is_better_than_all_others_is_found() -> None:
-    """CCLF is two standard deviations above the best of seven methods, or below it, with ten seeds."""
+    """CCLF is two standard deviations above or below the best of seven methods, with ten seeds."""
     random = np.random.default_rng(0)
     names = [f"method-{number}" for number in range(7)]
     level = {name: random.normal(0.5, 0.1, 10) for name in ("cclf", *names)}

@@ -13,8 +13,8 @@ from cclf.algorithms.rainbow.rainbow import make_rainbow  # noqa: E402
 from cclf.algorithms.registry import make_learner  # noqa: E402
 from cclf.config import EnvConfig  # noqa: E402
 from cclf.envs.frame_stack import StackedEnv  # noqa: E402
-from cclf.envs.gymnasium_env import GymnasiumEnv, inspect_env, rgb_frame  # noqa: E402
-from cclf.envs.registry import task_kind, task_note  # noqa: E402
+from cclf.envs.gymnasium_env import GymnasiumEnv, rgb_frame  # noqa: E402
+from cclf.envs.registry import task_note  # noqa: E402
 from cclf.errors import ConfigError  # noqa: E402
 from cclf.storage.migrations import migrate_config  # noqa: E402
 from rainbow_inputs import games_in  # noqa: E402
@@ -384,10 +384,3 @@ def test_presets_of_a_name_from_a_file_make_no_environment():
     assert migrate_config(values)["base"] == "sac"
     with pytest.raises(ConfigError, match="a_module_that_is_not_there"):
         presets.resolve(task)
-
-
-def test_an_environment_is_inspected_once():
-    inspect_env.cache_clear()
-    task_kind("gym/cclf-test/Game-v0")
-    task_kind("gym/cclf-test/Game-v0")
-    assert inspect_env.cache_info().misses == 1

@@ -95,12 +95,6 @@ def test_full_length_random_episodes_equal_the_package(name):
     assert compare_with_package(name, num_steps=limit + 20, num_envs=2)[1] >= 1
 
 
-@pytest.mark.slow("test_random_actions_with_short_episodes_equal_the_package")
-@pytest.mark.parametrize("name", [*TASKS, "DoorKey-5x5", "DoorKey-16x16", "Empty-6x6"])
-def test_many_steps_equal_the_package(name):
-    compare_with_package(name, num_steps=6000, num_envs=16, first_seed=12345)
-
-
 def test_every_rule_and_view_equals_the_package():
     """From random positions and directions: each action in front of each kind of cell, with and
     without the key."""

@@ -130,7 +130,7 @@ def test_wandb_plots_over_environment_steps(tmp_path, service):
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("logger", ["trackio", "wandb", "tensorboard"])
 def test_resumed_run_is_logged_to_the_same_place(tmp_path, service, logger, killed):
-    """A tracker receives the rows between the last checkpoint and a kill twice, TensorBoard once."""
+    """A tracker gets the rows between the last checkpoint and a kill twice, TensorBoard once."""
     board = logger == "tensorboard"
     config = tiny_config(tensorboard=True) if board else tiny_config(tracker=logger)
     write(config, tmp_path, until=60 if killed else 30, killed=killed and not board)
@@ -148,7 +148,7 @@ def test_resumed_run_is_logged_to_the_same_place(tmp_path, service, logger, kill
 
 
 def test_run_that_begins_again_is_another_tracked_run(tmp_path, service):
-    """Without a checkpoint the code may have changed in between, so the two must not share a curve."""
+    """Without a checkpoint the code may have changed, so the two must not share a curve."""
     config = tiny_config(tracker="trackio")
     write(config, tmp_path, until=20, killed=True)
     write(config, tmp_path)

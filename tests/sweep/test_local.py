@@ -197,7 +197,7 @@ def signalled(
 def test_signal_in_the_first_instant_does_not_kill_a_run(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """The Python interpreter has not started yet. A dry run has nothing to save and ends normally."""
+    """The interpreter has not started yet. A dry run has nothing to save and ends normally."""
     assert signalled(tmp_path, number, 0.0, "--dry-run").wait(60) == 0
 
 

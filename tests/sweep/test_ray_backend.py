@@ -59,7 +59,7 @@ def refusal(capsys: pytest.CaptureFixture[str], out: Path, *words: str) -> str:
 
 
 class AtMoment(StopSignal):
-    """A stop signal that calls `act` once `moment` is reached, and then requests a stop if `stop`."""
+    """A stop signal that calls `act` once `moment` is reached, and then stops if `stop`."""
 
     def __init__(self, moment: Any, act: Any, stop: bool = False):
         self.moment, self.act, self.stop, self.acted = moment, act, stop, False

@@ -82,7 +82,7 @@ def test_evaluate_plays_one_episode_per_seed_and_records_the_first(record):
 
 
 class VectorCounter:
-    """Three environments: environment i ends every i + 1 steps and has the reward 1 in each step."""
+    """Three environments: number i ends every i + 1 steps and has the reward 1 in each step."""
 
     num_envs, num_actions = 3, 2
 
