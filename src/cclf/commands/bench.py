@@ -139,7 +139,7 @@ def main(arguments: list[str]) -> int:
     if vars(options)["json"]:
         print_json(report)
         return EXIT_DONE
-    figure = known[name].figure
+    figure = known[name].report_key
     rows = [
         (method, f"{figures[figure]:,.5g}")
         for method, figures in report.items()

@@ -1,5 +1,5 @@
-"""What `cclf inspect` shows of SAC and DrQ-v2 on pixels: transitions sampled from the replay as in
-training, with views that are made as in training."""
+"""The gallery of `cclf inspect` for SAC and DrQ-v2 on pixels: transitions and their views, sampled as in
+training."""
 
 from functools import partial
 from typing import Any
@@ -47,21 +47,22 @@ def gallery(
 ) -> Gallery:
     batch_size, device = config.algorithm.batch_size, env_steps.device
     generators = Generators(derive(config.seed, "inspect"), device, replay.device)
-    # A separate stream, so that TD errors do not depend on what the curiosity measure samples.
+    # A separate generator, so that TD errors do not depend on the numbers that curiosity samples.
     policy_generator = torch.Generator(device)
     policy_generator.manual_seed(derive(config.seed, "inspect", "td-error"))
 
-    def read(_: int) -> dict[str, Tensor]:
+    def sample_columns(_: int) -> dict[str, Tensor]:
+        """The columns of one batch, which is appraised twice with different views."""
         batch = replay.sample(batch_size, generators["replay"]).to(device)
         views, appraisal = appraise(algorithm, batch, generators, env_steps)
-        again = appraise(algorithm, batch, generators, env_steps)[1]
+        other_appraisal = appraise(algorithm, batch, generators, env_steps)[1]
         noise = algorithm.policy_noise(batch_size, generator=policy_generator)
         return columns(algorithm, batch, views, appraisal) | {
-            "again": transition_curiosity(again),
+            "again": transition_curiosity(other_appraisal),
             "td_error": algorithm.td_errors(batch, noise, env_steps).mean(0),
         }
 
-    table = collect_columns(samples, batch_size, read)
+    table = collect_columns(samples, batch_size, sample_columns)
     live = np.flatnonzero(replay.valid)
     memory = Memory(
         live,
@@ -132,7 +133,7 @@ def _pixels(algorithm: Algorithm) -> PixelObservations:
 def columns(
     algorithm: Algorithm, batch: Batch, pair: Pair, appraisal: Appraisal[Tensor]
 ) -> dict[str, Tensor]:
-    """All values of a batch, one row per sample. Only the shown samples are cropped, later."""
+    """The columns of a batch, one row per sample. Crops are made later, for the shown samples only."""
     encoders = (algorithm.encode_query, algorithm.encode_key)
     values = common_columns(algorithm.framework, batch, pair, appraisal, *encoders)
     for side, views in zip(SIDES, pair, strict=True):

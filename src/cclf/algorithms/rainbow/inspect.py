@@ -1,6 +1,6 @@
-"""What `cclf inspect` shows of Rainbow: transitions sampled from replay and augmented as in training.
+"""The gallery of `cclf inspect` for Rainbow: transitions sampled from replay and augmented as in training.
 
-The next observation of a transition is n steps later, and zero from the end of the episode on.
+The next observation of a transition is n steps later. Its frames after the end of the episode are zero.
 """
 
 from dataclasses import replace
@@ -92,7 +92,7 @@ def load(
     num_actions = outputs // (settings.atoms if settings.distributional else 1)
     module = make_rainbow(config, num_actions).to(device)
     load_state(module, module.state_dict() | networks | maxima, "networks")
-    # Other random numbers than in training; they depend on the seed of the run.
+    # The random numbers differ from those of training, and depend on the seed of the run.
     key = noise_key(replace(config, seed=derive(config.seed, "inspect")))
     sampler = NoiseSampler(module, [key], device, torch.float32)
     replay = make_replay(config, 1, torch.device("cpu"))
@@ -158,7 +158,7 @@ def anchor_distances(rainbow: RainbowLoss, shifts: Tensor) -> Tensor:
 
 @torch.no_grad()
 def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Tensor:
-    """The loss of each transition, (B,), in plain Rainbow: one view, no bonus."""
+    """The loss of each transition, (B,), as in Rainbow without CCLF: original frames and no bonus."""
     observations = (batch.observation, batch.next_observation)
     features, next_features = map(rainbow.online.encoder, observations)
     action_mask = torch.ones(rainbow.online.head.num_actions, device=batch.reward.device)
