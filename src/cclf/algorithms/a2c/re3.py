@@ -68,7 +68,7 @@ class StateEntropyBonus:
         self.encoder = GridEncoder().requires_grad_(False)
         self.running_variance = RunningVariance(running_mean_bug)
         self.window = np.full(window_observations, -1)  # -1: not filled yet
-        self.next = 0
+        self.next = 0  # position in the window that is overwritten next
         # A batch is added before the observations that it replaces are removed, so the table needs rows
         # for one additional batch.
         num_rows = window_observations + max(SPARE_ROWS, batch_observations)
@@ -76,8 +76,8 @@ class StateEntropyBonus:
         self.keys: list[bytes | None] = [None] * num_rows  # table row -> observation
         self.counts = np.zeros(num_rows, dtype=np.int64)
         self.features = np.zeros((num_rows, 64))
-        self.free = list(range(num_rows - 1, -1, -1))
-        self.used = 0  # rows from this one on have never been used
+        self.free = list(range(num_rows - 1, -1, -1))  # table rows that hold no observation
+        self.used = 0  # table rows from this index on have never been used
 
     def bonus(self, observation: np.ndarray) -> tuple[Tensor, Metrics]:
         """log(1 + distance / std) (B,) of flat observations (B, 147). As in the published code, the

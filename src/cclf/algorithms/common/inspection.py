@@ -157,7 +157,7 @@ def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
             "The selected view is the one with the least overlap with its anchor in "
-            f"{100 * least:.0f} % of cases, that of a random selection in about "
+            f"{100 * least:.0f} % of cases; with a random selection it would be in about "
             f"{100 / (algorithm.framework.method.num_augmented_views - 1):.0f} %."
         )
     return remarks

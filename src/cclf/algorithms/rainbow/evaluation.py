@@ -1,5 +1,5 @@
-"""The policy of a run: its evaluation in separate games, in this process or in workers, and its
-export."""
+"""The policy of a Rainbow run, its evaluation in separate games (in this process or in worker processes),
+and its export."""
 
 import os
 from collections.abc import Sequence

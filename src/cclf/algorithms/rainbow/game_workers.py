@@ -82,7 +82,7 @@ def shared_records(
             ("ended", np.bool_),
             ("game_over", np.bool_),
             ("game_return", np.float64),
-            ("observation", np.uint8, stack_shape),  # to act on next
+            ("observation", np.uint8, stack_shape),  # that the next action is chosen for
         ],
         align=True,
     )

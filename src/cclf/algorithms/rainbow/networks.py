@@ -53,8 +53,8 @@ class GameEncoder(nn.Module):
         the last ones do not fill a patch."""
 
     def accepts_packed(self, images: Tensor) -> bool:
-        """Whether packed frames (`cclf.kernels.gather_packed`) are the fastest input of views of these
-        frames (n, F, H, W)."""
+        """Whether views of these frames (n, F, H, W) are encoded fastest as packed frames
+        (`cclf.kernels.gather_packed`)."""
         return self._tiled and images.is_cuda and images.shape[1] == FRAMES
 
     @property

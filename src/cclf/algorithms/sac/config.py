@@ -89,9 +89,9 @@ class SacConfig(OffPolicySettings):
     encoder_ema_rate: Fraction = 0.05
     """Step size of the exponential moving average that updates the target encoder."""
     target_every_updates: StepCount = 2
-    """Updates between two updates of the target networks."""
+    """Number of updates from one update of the target networks to the next."""
     actor_every_updates: StepCount = 2
-    """Updates between two updates of actor and temperature."""
+    """Number of updates from one update of actor and temperature to the next."""
     log_std_min: Annotated[float, Range(-50, 20)] = -10.0
     """Smallest logarithm of the policy's standard deviation."""
     log_std_max: Annotated[float, Range(-50, 20)] = 2.0
