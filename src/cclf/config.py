@@ -63,7 +63,7 @@ class EnvConfig:
 
     observe: ObservationType = "pixels"
     """pixels: frames, rendered if the environment returns none. state: the vector of numbers that the
-    environment returns (`gym/` tasks with SAC)."""
+    environment returns (`gym/` tasks with SAC or MR.Q)."""
     observe_key: str = ""
     """The key of a Dict observation to learn from: an image, or with observe=state numbers (`gym/`
     tasks)."""

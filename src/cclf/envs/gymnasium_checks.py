@@ -18,7 +18,7 @@ from cclf.config import ObservationType
 from cclf.envs.env_errors import close_env, named_errors
 from cclf.envs.minigrid import short_name
 from cclf.errors import ConfigError, WorkerError, did_you_mean
-from cclf.plugins import import_function
+from cclf.plugins import import_function, no_module, validate_import_name
 from cclf.types import EnvStep
 from cclf.validation import short_text
 
@@ -305,6 +305,14 @@ def _make(env_id: str) -> AnyEnv:
             f"unknown Gymnasium environment {env_id!r}{did_you_mean(env_id, gymnasium.registry)}"
         ) from error
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        module, colon, _ = env_id.partition(":")
+        if colon and isinstance(error, ModuleNotFoundError):
+            validate_import_name("task", env_id, "my_envs:make_env")
+            missing = getattr(error.__cause__, "name", None)  # Gymnasium's error has no name
+            if missing and f"{module}.".startswith(f"{missing}."):
+                raise ConfigError(
+                    f"Gymnasium cannot make {env_id!r}: {no_module(missing)}"
+                ) from error
         raise ConfigError(
             f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
         ) from error
