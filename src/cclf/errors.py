@@ -25,6 +25,20 @@ EXTRAS = {
     "hub": ("huggingface_hub",),
 }
 
+# What other packages call an option, and what it is called here.
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "gamma": "discount",
+    "timesteps": "env_steps",
+    "total_timesteps": "env_steps",
+    "learning_starts": "warmup_agent_steps",
+    "buffer_size": "replay_capacity_transitions",
+}
+COMMON_OPTIONS = _OTHER_NAMES | {
+    f"--{name.replace('_', '-')}": f"--{option.replace('_', '-')}"
+    for name, option in _OTHER_NAMES.items()
+}
+
 
 class ConfigError(ValueError):
     """Invalid input of the user: shown as one line, exit code 2."""
@@ -67,7 +81,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("ccfl", ["cclf", "drq"]), did_you_mean("xyz", ["cclf"])
     ('; did you mean cclf?', '')
     """
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    names = list(known)
+    usual = COMMON_OPTIONS.get(name)
+    close = [usual] if usual in names else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
 

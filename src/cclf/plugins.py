@@ -76,6 +76,13 @@ def validate_import_name(option: str, text: str, example: str) -> None:
         )
 
 
+def no_module(name: str) -> str:
+    return (
+        f"Python finds no module {name!r}; install it, or name its folder in PYTHONPATH (the working "
+        "directory is not searched)"
+    )
+
+
 def import_object(option: str, text: str) -> object:
     """The object that the text MODULE:NAME of an option names. Imports the module, which runs its
     code."""
@@ -85,10 +92,7 @@ def import_object(option: str, text: str) -> object:
     except (Exception, SystemExit) as error:  # code of the user
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
-            raise ConfigError(
-                f"{option}={text}: Python finds no module {missing!r}; install it, or name its "
-                "folder in PYTHONPATH (the working directory is not searched)"
-            ) from error
+            raise ConfigError(f"{option}={text}: {no_module(missing)}") from error
         raise ConfigError(f"{option}={text} cannot be imported: {short_error(error)}") from error
     try:
         imported: object = attrgetter(name)(module)

@@ -56,6 +56,8 @@ def find_method(name: str, base: BaseAlgorithm) -> Method:
     hint = did_you_mean(name, base.methods)
     if others:
         hint = f": it is a method of {others[0]}, and this task is learned with {base.name}"
+        if len(base.methods) <= 3:
+            hint += f", which has {', '.join(base.methods)}"
     raise ConfigError(f"unknown method {name!r}{hint} (see: cclf methods)")
 
 

@@ -18,7 +18,7 @@ from cclf.config import ObservationType
 from cclf.envs.env_errors import close_env, named_errors
 from cclf.envs.minigrid import short_name
 from cclf.errors import ConfigError, WorkerError, did_you_mean
-from cclf.plugins import import_function
+from cclf.plugins import import_function, no_module, validate_import_name
 from cclf.types import EnvStep
 from cclf.validation import short_text
 
@@ -68,8 +68,11 @@ def require_state(env_id: str, space: Space) -> int:
     """Numbers in one observation of state. Raises ConfigError if there is no such count."""
     if reason := why_not_state(space):
         options = "remove --observe state"
+        numbers = []
         if isinstance(space, spaces.Dict):
-            options = f"choose one key with --observe-key: {', '.join(space)}"
+            numbers = [key for key, part in space.items() if not why_not_state(part)]
+        if numbers:
+            options = f"choose one key with --observe-key: {', '.join(numbers)}"
         raise ConfigError(
             f"{env_id} has {type(space).__name__} observations that are not a state ({reason}): "
             f"{options}, or use a wrapper such as gymnasium.wrappers.TransformObservation"
@@ -303,10 +306,19 @@ def _make(env_id: str) -> AnyEnv:
     except gymnasium.error.UnregisteredEnv as error:
         if env_id.partition(":")[2].replace(".", "").isidentifier():
             return _call_function(env_id)
-        raise ConfigError(
-            f"unknown Gymnasium environment {env_id!r}{did_you_mean(env_id, gymnasium.registry)}"
-        ) from error
+        hint = did_you_mean(env_id, gymnasium.registry)
+        if env_id.startswith("MiniGrid-"):
+            hint = f"; did you mean the task minigrid/{short_name(env_id)}?"
+        raise ConfigError(f"unknown Gymnasium environment {env_id!r}{hint}") from error
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        module, colon, _ = env_id.partition(":")
+        if colon and isinstance(error, ModuleNotFoundError):
+            validate_import_name("task", env_id, "my_envs:make_env")
+            missing = getattr(error.__cause__, "name", None)  # Gymnasium's error has no name
+            if missing and f"{module}.".startswith(f"{missing}."):
+                raise ConfigError(
+                    f"Gymnasium cannot make {env_id!r}: {no_module(missing)}"
+                ) from error
         raise ConfigError(
             f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
         ) from error

@@ -4,6 +4,7 @@ This module holds metadata only. An environment is imported when it is made.
 """
 
 import importlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -276,7 +277,10 @@ def _reject_registered_name(name: str) -> None:
 
 
 def unknown_task(name: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
+    hint = did_you_mean(name, known)
+    if re.fullmatch(r"(?!MiniGrid-)[\w.:-]+-v\d+|[\w.]+:\w+", name):  # as Gymnasium names it
+        hint = f"; did you mean {_GYM.name}/{name}?"
+    return ConfigError(f"unknown task {name!r}{hint} (see: cclf tasks)")
 
 
 def suite_of(task_name: str) -> Suite:

@@ -56,7 +56,8 @@ def lock_run_folder(config: Config, out: Path) -> Iterator[Path]:
 def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not os.path.lexists(path):
-        raise ConfigError(f"{folder} is not a run folder: it has no config.json")
+        reason = "it has no config.json" if os.path.lexists(folder) else "it does not exist"
+        raise ConfigError(f"{folder} is not a run folder: {reason}")
     return read_config_file(path)
 
 

@@ -230,7 +230,7 @@ def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]
     if algorithm.uses_replay:
         if learner.env.spec.max_episode_agent_steps is None:
             lines.append(
-                f"{config.task} has no time limit: an evaluation lasts until its episodes end"
+                f"{config.task} does not state a time limit: an evaluation lasts until its episodes end"
             )
         transitions, num_bytes = algorithm.replay_size(config, learner.env.spec)
         lines.append(
