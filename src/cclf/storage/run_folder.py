@@ -104,6 +104,10 @@ def read_checkpoint(folder: Path, frames: bool = True) -> StateDict:
     its bytes, are not read."""
     saved = checkpoint.load(folder / "checkpoint", frames)
     if saved is None:
+        if (folder / WEIGHTS).exists():
+            raise ConfigError(
+                f"{folder} is an exported agent, which has no checkpoint: use the folder of its run"
+            )
         raise ConfigError(f"{folder} has no checkpoint yet: train it first")
     with data_error_context(f"the checkpoint in {folder} is not that of a run"):
         check_same_structure(0, saved["agent_steps"], "agent_steps")
