@@ -33,7 +33,7 @@ class Curve(NamedTuple):
         return len(self.seeds) >= MIN_SEEDS
 
     @property
-    def outline(self) -> np.ndarray:
+    def extent(self) -> np.ndarray:
         """The lower and upper limit of the interval of the mean (2, P), or every run (seeds, P)."""
         return np.stack(mean_interval(self.returns)[1:]) if self.has_interval else self.returns
 
@@ -102,7 +102,7 @@ def shared_scales(panels: Panels) -> dict[str, Scale]:
     """The scale of each panel, by title; panels of one task share a scale."""
     lines: dict[str, list[Series]] = {}
     for title, methods in panels.items():
-        series = [(curve.env_steps, curve.outline) for curve in methods.values()]
+        series = [(curve.env_steps, curve.extent) for curve in methods.values()]
         lines.setdefault(_task(title), []).extend(series)
     scales = {task: scale_of(series) for task, series in lines.items() if series}
     return {title: scales[_task(title)] for title in panels if _task(title) in scales}

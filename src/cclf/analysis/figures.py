@@ -126,9 +126,9 @@ def learning_curves(
                 steps, curve.returns.mean(0), lw=1.8, marker=marker, ms=5, **style.line
             )
             if curve.has_interval:
-                axis.fill_between(steps, *curve.outline, color=style.color, alpha=alpha, lw=0)
+                axis.fill_between(steps, *curve.extent, color=style.color, alpha=alpha, lw=0)
             elif len(curve.seeds) > 1:
-                runs = curve.outline.T
+                runs = curve.returns.T
                 axis.plot(steps, runs, color=style.color, lw=0.8, alpha=0.45, marker=marker, ms=2.5)
         style_axis(axis, ENV_STEPS, "return", title)
         if title in scales:

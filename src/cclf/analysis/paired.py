@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # The quantiles of the normal distribution for a two-sided test at 5 % and for a power of 80 %.
 Z_TEST, Z_POWER = 1.959964, 0.841621
-FLIPS = 100_000  # random sign flips of the permutation test where all 2^n would be more
+MAX_SIGN_FLIPS = 100_000  # random sign flips of the permutation test where all 2^n would be more
 MIN_PAIRS = 2
 
 
@@ -119,17 +119,17 @@ def detectable_difference(differences: np.ndarray) -> float:
 
 def sign_flip_p(differences: np.ndarray, seed: int = 0) -> float:
     """The fraction of all sign flips of the differences whose mean is at least as far from 0. Under
-    the null hypothesis both signs are equally likely. Of more than FLIPS sign flips a sample is
-    used.
+    the null hypothesis both signs are equally likely. Of more than
+    MAX_SIGN_FLIPS a sample is used.
 
     >>> sign_flip_p(np.array([1.0, 2.0, 3.0]))  # +++ and --- of 8
     0.25
     """
     count = len(differences)
-    if 2**count <= FLIPS:
+    if 2**count <= MAX_SIGN_FLIPS:
         flips = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     else:
-        flips = np.random.default_rng(seed).integers(0, 2, (FLIPS, count))
+        flips = np.random.default_rng(seed).integers(0, 2, (MAX_SIGN_FLIPS, count))
         flips[0] = 0  # the signs as they are
     means = np.abs(((1 - 2 * flips) * differences).mean(1))
     return float((means >= abs(differences.mean()) - 1e-12).mean())
