@@ -97,7 +97,8 @@ def _trained_at(run: Path) -> int:
 
 
 def describe_runs(runs: Sequence[Path]) -> list[RunInfo]:
-    """What identifies each run. A run whose config cannot be read has its folder only."""
+    """A RunInfo for each run. If the config of a run cannot be read, it contains only the
+    folder."""
     from cclf.analysis.load import read_run_config
     from cclf.analysis.variants import run_key, run_keys
     from cclf.storage.safe_loading import DATA_ERRORS

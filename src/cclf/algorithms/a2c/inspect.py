@@ -55,14 +55,14 @@ def gallery(
 
     return Gallery(
         about,
-        drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
+        sampling=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
         f"the next rollouts of the run, {batch_size} to a batch as in training, with nothing learned on the way.",
         curiosity_name="c",
         curiosity=curiosity,
         measures=_measures(table, floor, identity),
         most=[_sample(framework, table, row, picture, batch_size) for row in most],
         least=[_sample(framework, table, row, picture, batch_size) for row in least],
-        ladder=[
+        ranked_frames=[
             (picture(table["observation"][row]), float(curiosity[row]))
             for row in evenly_ranked_rows(curiosity)
         ],

@@ -23,7 +23,7 @@ from cclf.inspection.samples import (
     Memory,
     Pair,
     Row,
-    again_remark,
+    augmentation_remark,
     collect_columns,
     common_columns,
     gallery_of_transitions,
@@ -82,7 +82,7 @@ def gallery(
         rewards="reward of the environment",
         td_errors="|y − Q|, the distance of Q from its target, without augmentation and bonus",
         measures=[Measure("overlap", overlap, overlaps)],
-        drawn=f"{len(table['slot']):,} transitions, sampled from the replay by priority as in "
+        sampling=f"{len(table['slot']):,} transitions, sampled from the replay by priority as in "
         f"training, in batches of {batch_size}.",
         remarks=_remarks(algorithm, table),
     )
@@ -151,7 +151,7 @@ def columns(
 
 
 def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, "shifts" if _pixels(algorithm).border else "crops")
+    remarks = augmentation_remark(table, "shifts" if _pixels(algorithm).border else "crops")
     if algorithm.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
