@@ -519,7 +519,7 @@ def test_curls_augmentation_is_crop_pad_crop():
     images = torch.randint(0, 256, (6, 2, 84, 84), dtype=torch.uint8)
     uniform = torch.rand(3, 6, 2, 2, generator=torch.Generator().manual_seed(0))
     rows, columns = (
-        augmentations.crop_pad_crop_pixels(uniform[:, :, axis], 84, 84) for axis in (0, 1)
+        augmentations.crop_pad_crop_indices(uniform[:, :, axis], 84, 84) for axis in (0, 1)
     )
     views = augmentations.gather_pixels(images, rows, columns)
     offsets = (uniform * 5).long()
