@@ -159,7 +159,7 @@ def check_rendering(timeout_seconds: float = RENDER_SECONDS) -> machine.Renderer
     pool = WorkerPool([make], name="rendering", timeout_seconds=timeout_seconds)
     try:
         pool.wait([pool.submit(0, DeepMindControl.reset, 0)])
-        (info,) = pool.wait([pool.submit(0, DeepMindControl.renderer, FRAMES)])
+        (info,) = pool.wait([pool.submit(0, DeepMindControl.renderer_facts, FRAMES)])
         return cast(machine.RendererInfo, info)
     except (WorkerError, ConfigError) as error:
         return {"error": str(error)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.config import MethodConfig
-from cclf.data.augmentations import PixelViews, Views
+from cclf.data.augmentations import TensorViews, Views
 from cclf.framework import Appraisal, Encode, Framework
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample, View
@@ -25,7 +25,7 @@ THUMBNAIL_PIXELS = 21  # side to which frames are downsampled before their dista
 NUM_EXTREMES = 6  # most curious samples, and as many least curious ones
 NUM_RANKED_FRAMES = 12  # from the least to the most curious
 
-Pair = tuple[PixelViews, PixelViews]  # of the observation and of the next one
+Pair = tuple[TensorViews, TensorViews]  # of the observation and of the next one
 Row = dict[str, np.ndarray]  # values of one sample, by column
 Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
 # frames of the observation and of the next one, by slot in replay

@@ -39,7 +39,7 @@ class Origin(TypedDict):
 
 
 def manifest(config: Config, learner: Learner, device: torch.device) -> Manifest:
-    render = getattr(getattr(learner, "env", None), "renderer", None)
+    render = getattr(getattr(learner, "env", None), "renderer_facts", None)
     renderer: RendererInfo = render(frames=5) if render else {"renderer": None}
     return {
         "commit": code_version(),

@@ -13,7 +13,7 @@ from cclf.algorithms.common.observations import PixelObservations, UpdateNoise, 
 from cclf.algorithms.common.off_policy_base import OffPolicySettings
 from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
 from cclf.config import Config
-from cclf.data.augmentations import PixelViews, crop
+from cclf.data.augmentations import TensorViews, crop
 from cclf.data.replay import Replay
 from cclf.framework import Appraisal
 from cclf.inspection.records import About, Gallery, Measure
@@ -110,7 +110,7 @@ def appraise(
 
 def _views(
     algorithm: Algorithm, observation: Tensor, corners: Tensor, noise: UpdateNoise
-) -> PixelViews:
+) -> TensorViews:
     observations = _pixels(algorithm)
     views = crop(_frames(algorithm, observation), corners, observations.crop_pixels)
     if observations.augment is None or noise.generator is None:
