@@ -25,7 +25,7 @@ from cclf.storage.safe_loading import (
 )
 from cclf.types import StateDict
 
-WEIGHTS = "model.safetensors"  # of an agent that was shared, with its config
+WEIGHTS = "model.safetensors"  # of an exported agent, next to its config
 
 
 @contextmanager
@@ -66,8 +66,8 @@ def read_config_file(path: Path) -> Config:
         with data_error_context(f"cannot read {path}"):
             return presets.from_dict(migrate_config(read_json(path)))
     except ConfigError as error:  # errors about the values do not name the file
-        line = str(error)
-        raise DataError(line if str(path) in line else f"cannot read {path}: {line}") from error
+        text = str(error)
+        raise DataError(text if str(path) in text else f"cannot read {path}: {text}") from error
 
 
 def reject_imports(
@@ -100,8 +100,8 @@ def load_config_for_training(path: Path, trust_imports: bool) -> Config:
 
 
 def read_checkpoint(folder: Path, frames: bool = True) -> StateDict:
-    """The newest valid state of a run. Without `frames` those of a replay, which are nearly all of
-    its bytes, are not read."""
+    """The newest valid state of a run. If `frames` is False, the frames of its replay, which are
+    nearly all of its bytes, are not read."""
     saved = checkpoint.load(folder / "checkpoint", frames)
     if saved is None:
         if (folder / WEIGHTS).exists():
@@ -120,7 +120,7 @@ def read_checkpoint(folder: Path, frames: bool = True) -> StateDict:
 
 
 def read_weights(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
-    """The networks of an agent that was shared without its run, and the env steps of its training."""
+    """The networks of an exported agent, and the env steps of its training."""
     with data_error_context(f"cannot read {folder / WEIGHTS}"):
         data = read_file(folder / WEIGHTS, TENSOR_BYTES)
         try:
