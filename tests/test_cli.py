@@ -388,6 +388,12 @@ BAD = {
     "dmc task": (["train", "dmc/cartpole-swingpu"], ["did you mean dmc/cartpole-swingup?"]),
     "gym id": (["train", "gym/Pendulm-v1"], ["did you mean Pendulum-v1?"]),
     "gym actions": (["train", "gym/CartPole-v1", "--base", "sac"], ["which is discrete"]),
+    "gym id without suite": (["train", "CartPole-v1"], ["did you mean gym/CartPole-v1?"]),
+    "method not for discrete state": (
+        ["train", "gym/CartPole-v1", "--observe", "state", "--method", "cclf"],
+        ["this task is learned with mrq, which has mr-q, dr-q"],
+    ),
+    "folder that does not exist": (["evaluate", "runs/none"], ["it does not exist"]),
     "minigrid task": (["train", "minigrid/Emty-16x16"], ["Emty-16x16"]),
     "method": (
         ["train", "toy/reach", "--method", "dqr"],
@@ -400,6 +406,10 @@ BAD = {
         ["unknown profile 'papr'; did you mean paper?"],
     ),
     "option": (["train", "toy/reach", "--bacth-size", "3"], ["--bacth-size"]),
+    "option as elsewhere": (
+        ["train", "toy/reach", "--buffer-size", "9"],
+        ["did you mean --replay-capacity-transitions?"],
+    ),
     "option of another base": (["train", "toy/reach", "--num-envs", "3"], ["--num-envs"]),
     "value": (["train", "toy/reach", "--batch-size", "many"], ["--batch-size", "many"]),
     "choice": (["train", "toy/reach", "--selection", "best"], ["--selection", "best"]),
@@ -448,7 +458,7 @@ BAD = {
         ["GB", "--replay-capacity-transitions"],
     ),
     "evaluate nothing": (["evaluate"], ["cclf evaluate"]),
-    "evaluate nowhere": (["evaluate", "nowhere"], ["nowhere", "config.json"]),
+    "evaluate nowhere": (["evaluate", "nowhere"], ["nowhere", "does not exist"]),
     "listing": (["methods", "--jsn"], ["--jsn"]),
 }
 

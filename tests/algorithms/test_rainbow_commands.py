@@ -148,7 +148,7 @@ def test_threads_are_one_beside_a_gpu_unless_told(monkeypatch, device, asked, ex
 def test_tasks_of_different_algorithms_do_not_train_together():
     assert_refused(cclf("train", "atari/Pong", "--with-tasks", "toy/reach"), "different algorithms")
     assert_refused(
-        cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "name each of them once"
+        cclf("train", "atari/Pong", "--with-tasks", "atari/Pong"), "give each of them once"
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cclf.storage.loggers import RunLog, TensorBoard
-from cclf.storage.tables import CLOCK_COLUMNS, EVAL_COLUMNS, CsvTable, rows_until
+from cclf.storage.tables import EVAL_COLUMNS, STEP_COLUMNS, CsvTable, rows_until
 from cclf.training.loop import MetricAccumulator
 from tiny_runs import rows
 
@@ -13,7 +13,7 @@ from tiny_runs import rows
 def test_columns_that_programs_rely_on_are_there():
     required = {"return_mean", "return_std", "episodes", "wall_seconds"}
     assert required <= set(EVAL_COLUMNS)
-    assert EVAL_COLUMNS[:3] == CLOCK_COLUMNS == ("env_steps", "agent_steps", "updates")
+    assert EVAL_COLUMNS[:3] == STEP_COLUMNS == ("env_steps", "agent_steps", "updates")
 
 
 def write_steps(table, steps):

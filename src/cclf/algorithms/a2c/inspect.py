@@ -56,14 +56,14 @@ def gallery(
 
     return Gallery(
         about,
-        drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
+        sampling=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
         f"the next rollouts of the run, in batches of {batch_size} as in training. The policy is not updated meanwhile.",
         curiosity_name="c",
         curiosity=curiosity,
         measures=_measures(table, floor, identity),
         most=[_sample(framework, table, row, picture, batch_size) for row in most],
         least=[_sample(framework, table, row, picture, batch_size) for row in least],
-        ladder=[
+        ranked_frames=[
             (picture(table["observation"][row]), float(curiosity[row]))
             for row in evenly_ranked_rows(curiosity)
         ],

@@ -13,7 +13,7 @@ from cclf.algorithms.common.observations import PixelObservations, UpdateNoise, 
 from cclf.algorithms.common.off_policy_base import OffPolicySettings
 from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
 from cclf.config import Config
-from cclf.data.augmentations import PixelViews, crop
+from cclf.data.augmentations import TensorViews, crop
 from cclf.data.replay import Replay
 from cclf.framework import Appraisal
 from cclf.inspection.records import About, Gallery, Measure
@@ -23,7 +23,7 @@ from cclf.inspection.samples import (
     Memory,
     Pair,
     Row,
-    again_remark,
+    augmentation_remark,
     collect_columns,
     common_columns,
     gallery_of_transitions,
@@ -83,7 +83,7 @@ def gallery(
         rewards="reward of the environment",
         td_errors="|y − Q|, the distance of Q from its target, without augmentation and bonus",
         measures=[Measure("overlap", overlap, overlaps)],
-        drawn=f"{len(table['slot']):,} transitions, sampled from the replay by priority as in "
+        sampling=f"{len(table['slot']):,} transitions, sampled from the replay by priority as in "
         f"training, in batches of {batch_size}.",
         remarks=_remarks(algorithm, table),
     )
@@ -111,7 +111,7 @@ def appraise(
 
 def _views(
     algorithm: Algorithm, observation: Tensor, corners: Tensor, noise: UpdateNoise
-) -> PixelViews:
+) -> TensorViews:
     observations = _pixels(algorithm)
     views = crop(_frames(algorithm, observation), corners, observations.crop_pixels)
     if observations.augment is None or noise.generator is None:
@@ -152,7 +152,7 @@ def columns(
 
 
 def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, "shifts" if _pixels(algorithm).border else "crops")
+    remarks = augmentation_remark(table, "shifts" if _pixels(algorithm).border else "crops")
     if algorithm.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(

@@ -25,7 +25,7 @@ from cclf.inspection.samples import (
     Memory,
     Pair,
     Row,
-    again_remark,
+    augmentation_remark,
     collect_columns,
     common_columns,
     gallery_of_transitions,
@@ -76,7 +76,7 @@ def inspect(
             ),
             Measure("shift", shift, shifts),
         ],
-        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, sampled from replay as "
+        sampling=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, sampled from replay as "
         f"in training, in batches of {batch_size}.",
         remarks=_remarks(rainbow, replay, table),
     )
@@ -167,7 +167,7 @@ def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Ten
 
 
 def _remarks(rainbow: RainbowLoss, replay: NStepReplay, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, "shifts")
+    remarks = augmentation_remark(table, "shifts")
     if rainbow.framework.selection == "curiosity":
         furthest = np.concatenate([table["is_furthest"], table["next_is_furthest"]]).mean()
         uniform = 1 / (rainbow.method.num_augmented_views - 1)

@@ -23,7 +23,7 @@ from cclf.algorithms.rainbow.networks import (
 )
 from cclf.config import Config
 from cclf.data import augmentations
-from cclf.data.augmentations import PixelViews, Views
+from cclf.data.augmentations import TensorViews, Views
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.gather_packed import gather_packed
 from cclf.training.seeding import seeded_weights
@@ -185,7 +185,7 @@ class RainbowLoss(nn.Module):
         losses = (appraisal.weights * self._view_losses(outputs, batch.action, target)).sum(0)
         return TdLosses(losses, outputs, target)
 
-    def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> PixelViews:
+    def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> TensorViews:
         """K views (K, B, F, h, w) of stacks (B, F, H, W), cropped to the pixels that the encoder uses;
         packed (K, B, h, w) if the encoder reads packed frames."""
         if self.method.augmentation == "none":
@@ -202,9 +202,9 @@ class RainbowLoss(nn.Module):
     def pixel_indices(self, shifts: Tensor) -> tuple[Tensor, Tensor]:
         """The rows (K, B, h) and columns (K, B, w) of the frame that each view consists of."""
         indices = (
-            augmentations.crop_pad_crop_pixels
+            augmentations.crop_pad_crop_indices
             if self.method.augmentation == "crop-pad-crop"
-            else augmentations.shift_pixels
+            else augmentations.shift_indices
         )
         size = self.frame_pixels, self.online.encoder.visible_pixels
         return indices(shifts[:, :, 0], *size), indices(shifts[:, :, 1], *size)
