@@ -32,10 +32,10 @@ from cclf.training import devices
 
 TASK = "dmc/cartpole-swingup"
 METHODS = ("drq", "drq[3,3]", "drq-5", "curl", "curl+", "curl++", "cclf")
-PUBLISHED_AS = {"drq[5,5]": "drq-5"}  # the paper's name -> ours, where they differ
+OUR_NAMES = {"drq[5,5]": "drq-5"}  # by the paper's name, where they differ
 PAPER_BATCH_SIZE = 512  # for which sizes are given, whatever batch is timed
 WARMUP_PAIRS = 4  # CUDA graphs are captured in the third
-_RANDOM_AGENT_STEPS = 100  # whose frames the updates see
+_RANDOM_AGENT_STEPS = 100  # steps of random actions that fill the replay buffer of the updates
 
 
 class CostClaim(NamedTuple):
@@ -60,7 +60,7 @@ def claims() -> list[CostClaim]:
     """The claims with numbers in the paper's appendix, and two that it makes in words."""
     found = []
     for row in published.published("cost"):
-        method, rival = (PUBLISHED_AS.get(name, name) for name in row.method.split(" / "))
+        method, rival = (OUR_NAMES.get(name, name) for name in row.method.split(" / "))
         at_most = method == "cclf"
         kind = "training time" if row.quantity == "training-time-ratio" else "model size"
         bound = "at most" if at_most else "at least"
@@ -73,7 +73,7 @@ def claims() -> list[CostClaim]:
     )
     found.append(
         CostClaim(
-            "training time: cclf is no dearer than drq-5",
+            "training time: cclf takes no longer than drq-5",
             "training-time-ratio",
             "cclf",
             "drq-5",
@@ -148,7 +148,7 @@ def _learner(
 def _kept_bytes(name: str) -> int:
     """Bytes that the larger of two successive updates saves for its gradients, counted on the CPU,
     where nothing is fused."""
-    small = 4  # what is kept for a batch grows with its size
+    small = 4  # samples; the bytes are proportional to the batch size
     learner = _learner(name, small, torch.device("cpu"))
     weights = {p.untyped_storage().data_ptr() for p in learner.algorithm.networks.parameters()}  # type: ignore[attr-defined]
     sizes = []
@@ -160,7 +160,7 @@ def _kept_bytes(name: str) -> int:
         ) -> torch.Tensor:
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in weights:
-                storages[storage.data_ptr()] = storage  # held, so that no address is used twice
+                storages[storage.data_ptr()] = storage  # kept alive, so that no address is reused
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -183,12 +183,12 @@ def judge(claim: CostClaim, costs: dict[str, Cost]) -> Verdict:
             [ratios], lambda parts: np.asarray(np.median(parts[0], axis=(-2, -1)))
         )
         estimate, low, high = (float(value) for value in interval)
-    keeps, breaks = (
+    holds, fails = (
         (high <= claim.limit, low > claim.limit)
         if claim.at_most
         else (low >= claim.limit, high < claim.limit)
     )
-    state: VerdictState = "held" if keeps else "did not hold" if breaks else "undecided"
+    state: VerdictState = "held" if holds else "did not hold" if fails else "undecided"
     return Verdict(state, f"{estimate:.3g} [{low:.3g}, {high:.3g}]", estimate, low, high, 1)
 
 
@@ -201,7 +201,7 @@ def size_bytes(cost: Cost) -> int:
 
 
 def document(costs: dict[str, Cost]) -> dict[str, Any]:
-    """The figures by method, for a file."""
+    """The measurements by method, as written to cost.json."""
     return {
         name: {
             "parameters": found.parameters,
@@ -216,14 +216,14 @@ def document(costs: dict[str, Cost]) -> dict[str, Any]:
 
 def bars(panels: dict[str, dict[str, float]]) -> Any:
     """One panel per quantity, with a bar for each method."""
-    looks = styles.styles(method for values in panels.values() for method in values)
+    method_styles = styles.styles(method for values in panels.values() for method in values)
     longest = max(len(values) for values in panels.values())
     size = (4.6 * len(panels), 0.34 * longest + 0.9)
     figure = figures.new_figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, (quantity, values) in zip(axes, panels.items(), strict=True):
-        colours = [looks[method].color for method in values]
-        drawn = axis.barh(list(values), list(values.values()), color=colours)
+        colors = [method_styles[method].color for method in values]
+        drawn = axis.barh(list(values), list(values.values()), color=colors)
         axis.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=3, fontsize=8)
         axis.invert_yaxis()
         axis.margins(x=0.14)

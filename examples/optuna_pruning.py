@@ -1,4 +1,4 @@
-"""Tune two options with Optuna, and stop runs early that are worse than others were.
+"""Tune two options with Optuna, and stop runs early that are worse than the median of earlier ones.
 
 pip install optuna
 python examples/optuna_pruning.py

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cclf.analysis import figures
-from cclf.analysis.figures import INK, new_figure, settings
+from cclf.analysis.figures import TEXT_COLOR, new_figure, settings
 from cclf.analysis.styles import GREY, RED
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 SIDE_PIXELS, LABEL_PIXELS, GAP_PIXELS = 164, 22, 4  # of a clip in the strip
-SECONDS, FRAMES_PER_SECOND = 6, 12
+SECONDS, FRAMES_PER_SECOND, VIDEO_FRAMES_PER_SECOND = 6, 12, 30  # of the strip; of `cclf play`
 OUT, BENCHMARKS = ROOT / "docs" / "figures", ROOT / "benchmarks"
-INKS = {"light": "#1f2328", "dark": "#f0f6fc"}
+TEXT_COLORS = {"light": "#1f2328", "dark": "#f0f6fc"}
 
 
 class Comparison(NamedTuple):
@@ -105,14 +105,14 @@ def agents_strip(videos: dict[str, Path], path: Path) -> None:
     import imageio_ffmpeg
     from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-    count, every = SECONDS * FRAMES_PER_SECOND, 30 // FRAMES_PER_SECOND
+    count, stride = SECONDS * FRAMES_PER_SECOND, VIDEO_FRAMES_PER_SECOND // FRAMES_PER_SECOND
     size = (SIDE_PIXELS, SIDE_PIXELS)
     clips: dict[str, list[Image.Image]] = {}
     for label, video in videos.items():
         is_long = imageio_ffmpeg.count_frames_and_secs(str(video))[0] > count
         pictures = imageio.imiter(video)
         kept = itertools.islice(
-            pictures, 0, count * every if is_long else None, every if is_long else 1
+            pictures, 0, count * stride if is_long else None, stride if is_long else 1
         )
         clips[label] = [
             ImageOps.pad(Image.fromarray(picture), size, color=tuple(picture[0, 0]))
@@ -149,10 +149,10 @@ def main() -> None:
         print(path)
         return
     drawing = speed_chart()
-    for name, ink in INKS.items():
+    for name, color in TEXT_COLORS.items():
         path = OUT / f"front-speed-{name}.svg"
         figures.save(drawing, path, transparent=True)
-        path.write_text(path.read_text().replace(INK, ink))
+        path.write_text(path.read_text().replace(TEXT_COLOR, color))
         print(path)
 
 

@@ -1,5 +1,5 @@
-"""Add the agent of a run folder to src/cclf/pretrained with a card: what trained it, its expected return
-and the checksums of its files.
+"""Add the agent of a run folder to src/cclf/pretrained with a card.json: its training command,
+its mean return and the checksums of its files.
 
     python scripts/pretrained.py RUN NAME
 """
@@ -23,10 +23,10 @@ FILES = ("config.json", "model.safetensors")
 def main(run: Path, name: str) -> None:
     folder = PRETRAINED / name
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as made:
-        share.write(run, Path(made) / "agent")
+    with tempfile.TemporaryDirectory() as temporary:
+        share.write(run, Path(temporary) / "agent")
         for file in FILES:
-            shutil.copy(Path(made) / "agent" / file, folder)
+            shutil.copy(Path(temporary) / "agent" / file, folder)
     agent = cclf.load(folder, device="cpu", seed=SEED)
     evaluation = agent.evaluate(EPISODES, seed=SEED)
     card = {

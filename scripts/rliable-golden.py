@@ -1,4 +1,5 @@
-"""Writes tests/golden/rliable.json: inputs, and what rliable makes of them. Run it in an environment of its own:
+"""Writes tests/golden/rliable.json: inputs, and the results of rliable for them. Run it in a
+separate environment:
 
     python -m venv /tmp/rliable && /tmp/rliable/bin/pip install rliable==1.2.0 'arch==7.2.0' 'pandas<3' 'numpy<3'
     /tmp/rliable/bin/python scripts/rliable-golden.py

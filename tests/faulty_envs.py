@@ -127,7 +127,7 @@ class Renderer:
     def reset(self, seed):
         pass
 
-    def renderer(self, count):
+    def renderer_facts(self, count):
         if self.fault:
             FAULTS[self.fault]()
         return {"count": count}

@@ -72,6 +72,11 @@ def test_commands_take_a_pretrained_agent(
     )
 
 
+def test_inspect_of_an_exported_agent_asks_for_its_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "pretrained/DoorKey-6x6"]) == 2
+    assert "is an exported agent, which has no checkpoint" in capsys.readouterr().err
+
+
 def test_a_folder_of_the_user_comes_before_the_pretrained_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

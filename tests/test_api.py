@@ -133,6 +133,7 @@ def test_train_of_a_finished_run_returns_at_once(
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
+        ({"total_timesteps": 9}, "unknown option 'total_timesteps'; did you mean env_steps?"),
         ({"batch_sise": 16}, "unknown option 'batch_sise'; did you mean batch_size?"),
         ({"bonus_temperature": 0.5}, "bonus_temperature=0.5 conflicts with"),
         ({"env_steps": 1.5}, "env_steps=1.5 must be a whole number"),

@@ -388,10 +388,21 @@ INVALID = {
     "task": (["train", "toy/raech"], ["unknown task 'toy/raech'; did you mean toy/reach?"]),
     "dmc task": (["train", "dmc/cartpole-swingpu"], ["did you mean dmc/cartpole-swingup?"]),
     "task without a suite": (["train", "cartpole-swingup"], ["did you mean dmc/cartpole-swingup?"]),
+    "function without a suite": (["train", "my_envs:make"], ["did you mean gym/my_envs:make?"]),
+    "MiniGrid id": (
+        ["train", "MiniGrid-DoorKey-6x6-v0"],
+        ["did you mean minigrid/DoorKey-6x6?"],
+    ),
     "suite without a task": (["train", "dmc/"], ["unknown task 'dmc/'"]),
     "task unlike any other": (["train", "zzz/zzz"], ["unknown task 'zzz/zzz'"]),
     "gym id": (["train", "gym/Pendulm-v1"], ["did you mean Pendulum-v1?"]),
     "gym actions": (["train", "gym/CartPole-v1", "--base", "sac"], ["which is discrete"]),
+    "gym id without suite": (["train", "CartPole-v1"], ["did you mean gym/CartPole-v1?"]),
+    "method not for discrete state": (
+        ["train", "gym/CartPole-v1", "--observe", "state", "--method", "cclf"],
+        ["this task is learned with mrq, which has mr-q, dr-q"],
+    ),
+    "folder that does not exist": (["evaluate", "runs/none"], ["it does not exist"]),
     "minigrid task": (["train", "minigrid/Emty-16x16"], ["Emty-16x16"]),
     "method": (
         ["train", "toy/reach", "--method", "dqr"],
@@ -407,6 +418,10 @@ INVALID = {
         ["unknown profile 'papr'; did you mean paper?"],
     ),
     "option": (["train", "toy/reach", "--bacth-size", "3"], ["--bacth-size"]),
+    "option as elsewhere": (
+        ["train", "toy/reach", "--buffer-size", "9"],
+        ["did you mean --replay-capacity-transitions?"],
+    ),
     "option of another base": (["train", "toy/reach", "--num-envs", "3"], ["--num-envs"]),
     "value": (["train", "toy/reach", "--batch-size", "many"], ["--batch-size", "many"]),
     "choice": (["train", "toy/reach", "--selection", "best"], ["--selection", "best"]),
@@ -455,7 +470,7 @@ INVALID = {
         ["GB", "--replay-capacity-transitions"],
     ),
     "evaluate nothing": (["evaluate"], ["cclf evaluate"]),
-    "evaluate nowhere": (["evaluate", "nowhere"], ["nowhere", "config.json"]),
+    "evaluate nowhere": (["evaluate", "nowhere"], ["nowhere", "does not exist"]),
     "listing": (["methods", "--jsn"], ["--jsn"]),
 }
 

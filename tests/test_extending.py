@@ -240,7 +240,7 @@ REFUSED = {
     "toy/catch --base q-table --method cclf": "unknown method 'cclf'",
     "toy/catch --base q-table --reward": "reward",
     "toy/catch --base q-table --negatives distinct": "negatives=distinct conflicts with q-table",
-    "toy/catch --base q-table --frame-stack 3": "conflicts with q-table, which looks at the newest",
+    "toy/catch --base q-table --frame-stack 3": "conflicts with q-table, which uses the whole",
     "toy/catch --base q-table --eval-workers 2": "eval_workers=2 conflicts with q-table",
     "toy/catch --base q-table --epsilon 2": "epsilon=2.0 must lie in [0, 1]",
 }

@@ -157,7 +157,7 @@ def test_samples_of_sac_equal_what_training_computes(runs, reports, end):
             assert sample[side]["origins"] == row["origins"][index]
             assert sample[side]["beliefs"] == pytest.approx(row["beliefs"][index], rel=1e-3)
             assert sample[side]["chosen"] == 1 + int(np.argmin(row["beliefs"][index]))
-            frame, probability = (drawn.now, drawn.following)[index].taken_for
+            frame, probability = (drawn.now, drawn.following)[index].best_other_match
             assert probability == pytest.approx(row["mistaken"][index][1], rel=1e-3)
             assert np.array_equal(frame, row["mistaken"][index][0])
         for name in ("curiosity", "second_weight", "priority", "bonus", "reward"):

@@ -296,7 +296,9 @@ def test_run_without_a_time_limit_prints_a_note_at_its_start():
     learner = make_learner(config, CPU)
     assert "time limit" not in "\n".join(run_summary(config, learner, CPU))
     learner.env = SimpleNamespace(spec=learner.env.spec._replace(max_episode_agent_steps=None))
-    assert "toy/reach-1d has no time limit" in "\n".join(run_summary(config, learner, CPU))
+    assert "toy/reach-1d does not state a time limit" in "\n".join(
+        run_summary(config, learner, CPU)
+    )
 
 
 # --- cells

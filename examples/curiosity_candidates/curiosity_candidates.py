@@ -24,7 +24,7 @@ class Ranks(CuriosityMeasure):
     not weighted."""
 
     def view_weight(self, curiosity: Tensor) -> Tensor:
-        """1/2 + kappa (u - 1/2).
+        """1/2 + kappa (u - 1/2), where u is the rank.
 
         >>> Ranks().view_weight(torch.tensor([0.0, 0.99, 0.995]))
         tensor([0.2500, 0.5000, 0.7500])
@@ -35,7 +35,7 @@ class Ranks(CuriosityMeasure):
         return torch.ones_like(curiosity)
 
     def priority(self, curiosity: Tensor) -> Tensor:
-        """1 - eta + eta u.
+        """1 - eta + eta u, where u is the rank.
 
         >>> Ranks().priority(torch.tensor([0.0, 0.99, 0.995]))
         tensor([0.5000, 0.7500, 1.0000])
@@ -88,8 +88,9 @@ class Debiased(CuriosityMeasure):
 
 
 class Cancelled(CuriosityMeasure):
-    """Eq. (3) without the keys that are at least as similar as the own: copies, and what the belief
-    mistakes for one. The contrastive loss is not weighted."""
+    """Eq. (3) without the other keys that are at least as similar as the key of the sample itself:
+    copies of its observation, and those that the belief mistakes for copies. The contrastive loss
+    is not weighted."""
 
     def beliefs(
         self, query: Tensor, keys: Tensor, bilinear: Tensor, first_duplicate: Tensor | None
@@ -126,7 +127,7 @@ class Particles(CuriosityMeasure):
         exact = "donot_use_mm_for_euclid_dist"
         distances = torch.cdist(query, query, compute_mode=exact)
         nearest = distances.topk(min(NUM_NEIGHBORS + 1, len(query)), largest=False).values
-        # The nearest of all is the sample itself.
+        # The nearest neighbor of each sample is the sample itself, at distance 0.
         score = torch.log1p(nearest.sum(1) / max(1, nearest.shape[1] - 1))
         return score / score.mean().clamp_min(1e-6)
 

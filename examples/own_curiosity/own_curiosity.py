@@ -1,10 +1,10 @@
-"""From an idea to a verdict: a curiosity of your own against its own shuffled control, seed by seed.
+"""Compare a curiosity measure of your own with its shuffled control, seed by seed.
 
     python examples/own_curiosity/own_curiosity.py                    # ten runs of about a minute
     python examples/own_curiosity/own_curiosity.py --seeds 20 --dry-run
 
 The control gets the same numbers in a random order within each batch. If the difference of the mean
-return over training has an interval that contains 0, no use of the idea was detected.
+return over training has an interval that contains 0, no effect of the measure was detected.
 """
 
 import sys
@@ -16,7 +16,8 @@ from cclf.curiosity import CuriosityMeasure
 
 
 class Sharp(CuriosityMeasure):
-    """The idea: pay for the most curious observations of a batch, and little for the others."""
+    """A bonus that is large for the most curious observations of a batch, and small for the
+    others."""
 
     def bonus_signal(self, curiosity: Tensor, query: Tensor) -> Tensor:
         return curiosity**2  # (B,), in place of c in Eq. (9)

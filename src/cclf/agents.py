@@ -13,12 +13,13 @@ from cclf.errors import ConfigError, did_you_mean, require_extras, short_error
 
 PRETRAINED = Path(__file__).parent / "pretrained"
 HUB_PREFIX = "hf:"
-FILES = ("config.json", "model.safetensors", "README.md", "replay.mp4")  # of an exported agent
-PICKLES = {".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"}
+# The files of an exported agent, which must have the first two.
+FILES = ("config.json", "model.safetensors", "README.md", "replay.mp4")
+PICKLE_SUFFIXES = {".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth"}
 
 
 def find_agent(run: Path) -> Path:
-    """The folder of a named agent. Any other path is returned unchanged, and so is an existing one."""
+    """The folder of a named agent. A path that exists or is no such name is returned unchanged."""
     if str(run).startswith(HUB_PREFIX):
         return _download(str(run))
     if run.parts[:1] != (PRETRAINED.name,) or run.exists():
@@ -31,19 +32,20 @@ def find_agent(run: Path) -> Path:
 
 
 def output_folder(run: Path, name: Path) -> Path:
-    """The folder for what is made of an agent: its run folder, or the working directory if `name`, as
-    which it was found, is that of an agent of this package or of the hub."""
+    """The default folder for files that a command writes about an agent, such as a video: its run
+    folder `run`, or the working directory for an agent of this package or of the hub. `name` is the
+    argument for which `find_agent` returned `run`."""
     is_named = PRETRAINED in run.parents or str(name).startswith(HUB_PREFIX)
     return Path() if is_named else run
 
 
 def push(folder: Path, name: str, trust_imports: bool = False) -> str:
     """Upload the agent of a run folder, or an exported one, to `hf:USER/NAME` and return its
-    address."""
+    URL."""
     repository, _ = _repository(name)
     hub = _import_hub("cclf push")
-    with tempfile.TemporaryDirectory() as made:
-        exported = Path(made) / "agent"
+    with tempfile.TemporaryDirectory() as temporary:
+        exported = Path(temporary) / "agent"
         if (folder / "checkpoint").exists():
             from cclf import share
 
@@ -63,7 +65,8 @@ def _copy_exported(folder: Path, out: Path) -> None:
 
     read_config(folder)
     read_weights(folder)
-    if pickles := [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]:
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
+    if pickles:
         raise ConfigError(
             f"{folder} holds {pickles[0]}, a pickle, and loading a pickle runs code: remove it"
         )
@@ -110,5 +113,5 @@ def _hub_errors(name: str) -> Iterator[None]:
     """Report an error of the hub, such as a missing repository or no network, as one line."""
     try:
         yield
-    except Exception as error:  # its library raises those of HTTP libraries, too
+    except Exception as error:  # huggingface_hub also raises errors of HTTP libraries
         raise ConfigError(f"cannot access {name}: {short_error(error)}") from error

@@ -1,8 +1,8 @@
 """The Python interface: `train`, `load` and `results` (docs/usage.md). They run the code of the commands
 of the same names and share their run folders.
 
-Importing this module is light: a function imports torch when it is called, so that a program can set
-what PyTorch reads at start-up before.
+Importing this module does not import torch, which the functions do when they are called. A program
+can therefore first set the environment variables that PyTorch reads when it is imported.
 """
 
 import contextlib
@@ -56,27 +56,27 @@ class Run(NamedTuple):
     @overload
     def results(self, pandas: Literal[True]) -> "DataFrame": ...
     def results(self, pandas: bool = False) -> "Records | DataFrame":
-        """Its evaluations, as `cclf.results` returns them; empty before the first."""
+        """The evaluations of the run, as `cclf.results` returns them; empty before the first."""
         _require_pandas(pandas)
         from cclf.analysis import load
 
         return _to_records(load.read_runs(self.folder), pandas)
 
     def agent(self, device: str = "auto") -> "TrainedAgent":
-        """The agent of its newest checkpoint."""
-        # Modules that the run imports were named in the call of `train`.
+        """The agent in the newest checkpoint of the run."""
+        # The caller of `train` chose the modules that the run imports.
         return load(self.folder, device=device, trust_imports=True)
 
     def dataframe(self) -> "DataFrame":
-        """Its evaluations as a DataFrame of pandas.
+        """The evaluations of the run as a pandas DataFrame.
 
         >>> run.dataframe().plot("env_steps", "return_mean")  # doctest: +SKIP
         """
         return self.results(pandas=True)
 
     def plot(self) -> "Figure":
-        """A matplotlib figure of the mean return of its evaluations over environment steps. A notebook
-        shows it.
+        """A matplotlib figure of the mean return of each evaluation over environment steps. A
+        notebook displays it.
 
         >>> run.plot().savefig("returns.png")  # doctest: +SKIP
         """
@@ -86,7 +86,7 @@ class Run(NamedTuple):
         rows = load.read_runs(self.folder)
         if not any(row.episodes for row in rows):
             raise ConfigError(f"{self.folder} has no evaluation yet, so there is nothing to plot")
-        if "ipykernel" in sys.modules:  # a notebook shows figures once this module is imported
+        if "ipykernel" in sys.modules:  # the import makes the notebook display figures
             importlib.import_module("matplotlib_inline.backend_inline")
         return figures.learning_curves(curves.panels(rows))
 
@@ -142,7 +142,7 @@ def train(
     folder = _to_path("out", out).absolute()  # a callback may change the working directory
     _validate_callback("on_step", on_step)
     _validate_callback("on_evaluation", on_evaluation)
-    with _exclusive():
+    with _one_training_call():
         for option in IMPORTED_OPTIONS:
             if callable(changes.get(option)):
                 changes[option] = plugins.qualified_name(option, changes[option])
@@ -172,11 +172,11 @@ def _train(
                 if result.message:
                     say(result.message)
             except CallbackError as wrapper:
-                error, callback = wrapper.__cause__, str(wrapper)
+                error, callback_name = wrapper.__cause__, str(wrapper)
     if isinstance(error, StopIteration):
         raise ConfigError(
-            f"{callback} raised StopIteration: raise cclf.StopRun to stop the run, and give `next` "
-            "a second argument where an iterator may end"
+            f"{callback_name} raised StopIteration: raise cclf.StopRun to stop the run, and give "
+            "`next` a second argument where an iterator may end"
         ) from error
     if error is not None:
         raise error
@@ -185,23 +185,23 @@ def _train(
     return Run(result.folder, read_config(result.folder), result.end == "done")
 
 
-_running = threading.Lock()
+_train_lock = threading.Lock()
 
 
 def _renew_lock() -> None:
     """A process that was forked during a run, e.g. by a callback, may train runs of its own."""
-    global _running
-    _running = threading.Lock()
+    global _train_lock
+    _train_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)
 
 
 @contextlib.contextmanager
-def _exclusive() -> Iterator[None]:
-    """Raise ConfigError if a run is training in this process: both would change the same settings of
-    PyTorch."""
-    lock = _running
+def _one_training_call() -> Iterator[None]:
+    """Raise ConfigError if another call of `train` is active in this process: both calls would
+    change the same PyTorch settings."""
+    lock = _train_lock
     if not lock.acquire(blocking=False):
         raise ConfigError(
             "another cclf.train is running in this process: wait until it returns (a callback of a "
@@ -230,7 +230,7 @@ def _to_path(name: str, path: object) -> Path:
 def load(
     run: PathLike, *, device: str = "auto", seed: int = 0, trust_imports: bool = False
 ) -> "TrainedAgent":
-    """The trained agent of a run folder. `seed` is that of sampled actions (A2C).
+    """The trained agent of a run folder. `seed` is used to sample actions (A2C).
 
     In place of a run folder, `pretrained/NAME` is an agent of this package, and `hf:USER/NAME` one of
     the Hugging Face Hub (extra `hub`); `hf:USER/NAME@REVISION` pins a revision.
@@ -238,8 +238,8 @@ def load(
     >>> agent = cclf.load("pretrained/DoorKey-6x6")  # doctest: +SKIP
     >>> agent.play("episode.mp4")  # doctest: +SKIP
 
-    `trust_imports` allows the run folder to name Python modules that are imported: of a task
-    gym/MODULE:ID or gym/MODULE:FUNCTION, an encoder or a curiosity MODULE:NAME.
+    `trust_imports` allows importing the Python modules that the run folder names, which runs their
+    code: in a task gym/MODULE:ID or gym/MODULE:FUNCTION, or an encoder or a curiosity MODULE:NAME.
     """
     seed, folder = to_python_number(seed), _to_path("run", run)
     validate_value("device", device, str)

@@ -63,23 +63,23 @@ def main(arguments: list[str] | None = None) -> int:
     output = TolerantStream(standard_output)
     sys.stdout = cast(TextIO, output)
     try:
-        exit_code = _exit_code(sys.argv[1:] if arguments is None else arguments)
+        exit_code = _run_and_report_errors(sys.argv[1:] if arguments is None else arguments)
         output.flush()
     finally:
-        # None: the interpreter would try once more to write what could not be written.
+        # None, because the interpreter would flush the stream on exit and fail once more.
         sys.stdout = standard_output if output.usable else None
     if output.error is not None:
         reason = output.error.strerror or output.error
-        done = (
+        note = (
             "; the command finished, but its output is incomplete" if exit_code == EXIT_DONE else ""
         )
-        say(f"cclf: cannot write to standard output: {reason}{done}")
+        say(f"cclf: cannot write to standard output: {reason}{note}")
         return exit_code or EXIT_BAD_INPUT
     return exit_code
 
 
-def _exit_code(arguments: list[str]) -> int:
-    """Run the command and return its exit code. Errors of the user are one line on standard error."""
+def _run_and_report_errors(arguments: list[str]) -> int:
+    """Run the command and return its exit code. An error of the user is printed as one line."""
     try:
         return _run_command(arguments)
     except KeyboardInterrupt:  # during startup, or in a command that has nothing to save

@@ -87,7 +87,8 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """Which views are made of an observation, and which of the four pieces curiosity drives."""
+    """Which views are made of an observation, and which of the four pieces of CCLF are on: selection,
+    prioritisation, regularisation and reward."""
 
     always_hashed: ClassVar[frozenset[str]] = names(
         """
@@ -134,13 +135,13 @@ class MethodConfig:
     """Keys in the denominator of a belief: all of the batch (paper), or each distinct observation
     once."""
     curiosity: str = "belief"
-    """The measure of curiosity. belief: the paper's. shuffled, even: two controls, its permutation over
-    the batch and its batch mean. On A2C also absolute: the distance of the paper's query and key; rnd:
-    the error of predicting the observation's features under a fixed random network; forward: the error
-    of predicting the next observation's features from observation and action. MODULE:NAME: your own
-    `cclf.curiosity.CuriosityMeasure`, whose module is imported; a package can also add one under a
-    plain name (see docs/extending.md). The suffix -shuffled or -even selects this control of any
-    other measure, e.g. rnd-shuffled."""
+    """The measure of curiosity. belief: the paper's. shuffled, even: two controls, the same values
+    permuted over the batch, or replaced by their mean over the batch. On A2C also absolute: the
+    distance of the paper's query and key; rnd: the error of predicting the observation's features
+    under a fixed random network; forward: the error of predicting the next observation's features
+    from observation and action. MODULE:NAME: your own `cclf.curiosity.CuriosityMeasure`, whose
+    module is imported; a package can also add one under a plain name (see docs/extending.md). The
+    suffix -shuffled or -even selects this control of any other measure, e.g. rnd-shuffled."""
 
     @property
     def num_loss_views(self) -> int:
@@ -213,18 +214,18 @@ class MethodConfig:
         if self.selection == "all" and self.views != 2:
             raise ConfigError(
                 f"{pieces[0]} conflicts with selection=all and views={self.views}: without a "
-                "selection the pair is two views; use views=2"
+                "selection curiosity compares exactly two views; use views=2"
             )
 
 
 def split_control(curiosity: str) -> tuple[str, str]:
-    """The name of a measure without the control that is asked for behind it, and that control or "".
+    """Split the suffix of a control from the name of a measure. Without one the control is "".
 
     >>> split_control("rnd-shuffled"), split_control("rnd"), split_control("shuffled")
     (('rnd', 'shuffled'), ('rnd', ''), ('shuffled', ''))
     """
-    own, _, control = curiosity.rpartition("-")
-    return (own, control) if own and control in CURIOSITY_CONTROLS else (curiosity, "")
+    measure, _, control = curiosity.rpartition("-")
+    return (measure, control) if measure and control in CURIOSITY_CONTROLS else (curiosity, "")
 
 
 def _validate_name(option: str, name: str, known: Sequence[str], example: str) -> None:
@@ -308,12 +309,12 @@ class AlgorithmSettings(ABC):
 
     @abstractmethod
     def updates_at(self, agent_steps: int) -> int:
-        """The number of updates made by this agent step."""
+        """The total number of updates in the first `agent_steps` agent steps of a run."""
 
     def validate(self, config: "Config[Self]") -> None:  # noqa: B027 (no conflict is the default)
         """Raise ConfigError if the settings conflict with the rest of a run."""
 
-    # An algorithm that has one of these options declares a field of its name.
+    # The defaults of options that only some algorithms have, which declare a field of the same name.
 
     @property
     def precision(self) -> PrecisionOption:
@@ -335,7 +336,8 @@ class AlgorithmSettings(ABC):
         return "fp32"
 
 
-# A plain `Config` is that of any algorithm: only what `AlgorithmSettings` declares can be read.
+# `Config` without a type argument is the config of any algorithm. Type checkers then know only the
+# settings that `AlgorithmSettings` declares.
 if TYPE_CHECKING:
     S = TypeVar("S", bound=AlgorithmSettings, default=AlgorithmSettings, covariant=True)
 else:
@@ -444,8 +446,8 @@ class Config(Generic[S]):
             listed = options.always_hashed
             for each in dataclasses.fields(options):
                 value = vars(options)[each.name]
-                is_added = listed is not None and each.name not in listed
-                if not (omit_defaults and is_added and value == each.default):
+                may_omit = omit_defaults and listed is not None and each.name not in listed
+                if not (may_omit and value == each.default):
                     values[f"{group}.{each.name}"] = value
         values.pop("algorithm.replay_device", None)
         if self.algorithm.precision == "auto" and "algorithm.precision" in values:
@@ -461,7 +463,7 @@ class Config(Generic[S]):
 
     def run_name(self) -> str:
         """`suite/task/method/seed-3-1a2b3c4d`. The hash covers the values that have an effect in this
-        run, never the clock."""
+        run, but not the time."""
         effective = {
             name: value
             for name, value in self.hashed_fields(omit_defaults=True).items()

@@ -1,5 +1,5 @@
-"""Messages on standard error and results on standard output. An error of writing them never ends a run;
-the command line reports lost results."""
+"""Messages on standard error and results on standard output. A failed write never ends a run; the
+command line reports lost results."""
 
 import contextlib
 import errno

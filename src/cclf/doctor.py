@@ -1,8 +1,8 @@
 """`cclf doctor`: facts about this machine, and what to fix.
 
-`collect` gathers the facts, of which a missing or broken package is one; `diagnose` says what they
-mean. Frames are rendered in a worker process, so that a graphics driver that hangs or crashes is
-reported.
+`collect` gathers the facts, where a missing or broken package is no error but a fact; `diagnose`
+turns them into findings. Frames are rendered in a worker process, so that a graphics driver that
+hangs or crashes is reported.
 """
 
 import ctypes
@@ -22,9 +22,9 @@ from cclf.envs.registry import suite_of, task_kind
 from cclf.errors import ConfigError, WorkerError, install_hint, missing_packages, short_error
 from cclf.storage import machine
 
-# The same task and size on every machine, so that the speeds can be compared.
-RENDER_TASK, FRAME_PIXELS, FRAMES = "cartpole-swingup", 100, 30
-RENDER_SECONDS = 30.0  # after which a worker is stopped
+# The rendered frames are the same on every machine, so that the speeds can be compared.
+RENDER_TASK, FRAME_PIXELS, NUM_FRAMES = "cartpole-swingup", 100, 30
+RENDER_SECONDS = 30.0  # timeout of the rendering worker for each call
 EXTRAS = ("video", "report", "tensorboard", "export", "ray")
 SOFTWARE_RENDERERS = ("llvmpipe", "softpipe", "swrast", "software rasterizer")
 NVIDIA_EGL_VENDOR_FOLDERS = ("/usr/share/glvnd/egl_vendor.d", "/etc/glvnd/egl_vendor.d")
@@ -61,7 +61,7 @@ class TorchFacts(TypedDict, total=False):
     error: str  # instead of the following if PyTorch cannot be imported
     cuda: str | None
     threads: int
-    bytecode: bool  # whether Python has cached it
+    bytecode: bool  # whether Python has cached PyTorch's bytecode
     location: str
     devices: dict[str, int]  # the memory in bytes of each visible GPU
 
@@ -73,7 +73,7 @@ class AtariFacts(TypedDict):
 
 
 class Forecast(TypedDict, total=False):
-    """Memory and disk of a run, or why it cannot run."""
+    """The memory and disk that a run needs, or why it cannot run."""
 
     task: str
     replay_transitions: int
@@ -105,7 +105,7 @@ def examine(
     task: str | None, base_name: str | None = None, observe: ObservationType = "pixels"
 ) -> DoctorReport:
     """The facts about this machine and the findings; with a task also a forecast of its memory."""
-    # First, since an unknown name is an error.
+    # First, so that an unknown name is reported before the slow checks.
     config = presets.resolve(task, base_name=base_name, observe=observe) if task else None
     facts = collect()
     forecast = forecast_run(config, facts) if config else None
@@ -142,7 +142,7 @@ def inspect_torch() -> TorchFacts:
         "version": torch.__version__,
         "cuda": torch.version.cuda,
         "threads": torch.get_num_threads(),
-        # The import above has written it if it can be written.
+        # The import above has cached the bytecode, unless the environment forbids it.
         "bytecode": Path(util.cache_from_source(torch.__file__)).exists(),
         "location": str(Path(torch.__file__).parents[1]),
         "devices": {f"cuda:{n} {each.name}": each.total_memory for n, each in enumerate(devices)},
@@ -150,8 +150,8 @@ def inspect_torch() -> TorchFacts:
 
 
 def check_rendering(timeout_seconds: float = RENDER_SECONDS) -> machine.RendererInfo:
-    """What renders in a new process, how fast, and whether the frames are right; or the `error` if the
-    process raises, crashes or does not answer."""
+    """The renderer of a new process, its speed, and whether its frames are right; or the `error` if
+    the process raises, crashes or does not answer."""
     from cclf.envs.dmc import DeepMindControl
     from cclf.training.workers import WorkerPool
 
@@ -159,7 +159,7 @@ def check_rendering(timeout_seconds: float = RENDER_SECONDS) -> machine.Renderer
     pool = WorkerPool([make], name="rendering", timeout_seconds=timeout_seconds)
     try:
         pool.wait([pool.submit(0, DeepMindControl.reset, 0)])
-        (info,) = pool.wait([pool.submit(0, DeepMindControl.renderer, FRAMES)])
+        (info,) = pool.wait([pool.submit(0, DeepMindControl.renderer_facts, NUM_FRAMES)])
         return cast(machine.RendererInfo, info)
     except (WorkerError, ConfigError) as error:
         return {"error": str(error)}
@@ -206,8 +206,8 @@ def check_atari(torch_works: bool) -> AtariFacts | None:
 
 
 def forecast_run(config: Config, facts: Facts) -> Forecast:
-    """Memory and disk of a run. An environment is made for the shape of its frames; nothing is
-    allocated."""
+    """The memory and disk that a run needs. This creates an environment, which has the shape of the
+    frames, but does not allocate the replay."""
     task, suite = config.task, config.task.partition("/")[0]
     package = suite_of(task).package
     is_missing = package is not None and machine.version(package) is None
@@ -227,7 +227,7 @@ def forecast_run(config: Config, facts: Facts) -> Forecast:
         make_env.vector(config, 1, 0).close()  # raises ConfigError for an unknown name
     else:
         transitions, num_bytes = replay_size(config)
-    # A checkpoint contains the replay, and the previous one is deleted after it is written.
+    # Each checkpoint contains the replay, and two exist until the older one is deleted.
     return {
         "task": task,
         "replay_transitions": transitions,
@@ -270,7 +270,7 @@ def _mujoco(facts: Facts) -> Finding:
     install = "pip install -c constraints.txt 'cclf[dmc]'"
     tested = ", ".join(f"dm_control {a} with mujoco {b}" for a, b in sorted(machine.TESTED_PAIRS))
     broken = f"dm_control does not load with mujoco {mujoco}: {install} or 'mujoco<4'"
-    statuses: dict[machine.Pair, tuple[Status, str]] = {
+    statuses: dict[machine.PairStatus, tuple[Status, str]] = {
         "broken": ("error", broken),
         "incomplete": ("error", install),
         "tested": ("ok", ""),
@@ -370,6 +370,7 @@ def _forecast(forecast: Forecast, facts: Facts) -> list[Finding]:
     replay = Finding(
         "replay", f"{task}: {forecast['replay_transitions']:,} transitions, {_gb(size)}"
     )
+    # The same margins as in `devices.choose_replay_device`.
     if size > 0.9 * facts["memory_free_bytes"] and size >= 0.8 * gpu_memory:
         lower = "lower --replay-capacity-transitions or --frame-pixels"
         replay = replace(replay, status="error", fix=lower)

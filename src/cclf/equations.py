@@ -47,8 +47,8 @@ def q_target(
     next_values: Tensor,
     next_weights: Tensor,
 ) -> Tensor:
-    """Eq. (2) with uniform weights, Eq. (7) with curiosity weights: y = r + bonus + (1 - d) gamma
-    sum_v w'_v T_v, shape (B,).
+    """Eq. (2) with uniform weights, Eq. (7) with curiosity weights: y = r + bonus + c gamma sum_v
+    w'_v T_v, shape (B,), with the continuation c and the values T_v and weights w'_v of the next views.
 
     >>> q_target(torch.tensor([1.0]), torch.tensor([0.5]), torch.tensor([1.0]), 0.9,
     ...          torch.tensor([[10.0], [20.0]]), torch.tensor([[0.75], [0.25]]))
@@ -82,9 +82,9 @@ def log_match_probabilities(logits: Tensor, first_duplicate: Tensor | None = Non
     """The softmax of Eq. (3) before its diagonal is taken, (..., B, B): the log-probability that
     each query belongs to each key.
 
-    Copies of one observation are negatives of each other, so that their beliefs are at most one
-    over their number. `first_duplicate` (B,), the first sample with the same observation, is a
-    variant of ours that counts each distinct observation once.
+    Copies of one observation are negatives of each other, so that n copies have beliefs of at most
+    1/n. `first_duplicate` (B,), the first sample with the same observation, gives a variant, not in
+    the paper, that counts each distinct observation once.
 
     >>> log_match_probabilities(torch.tensor([[0.0, 0.0], [0.0, 1.0986]])).exp()
     tensor([[0.5000, 0.5000],
@@ -145,7 +145,7 @@ def squared_distance(query: Tensor, key: Tensor) -> Tensor:
 
 def absolute_belief(distance: Tensor, scale: Tensor) -> Tensor:
     """IB = exp(-d^2 / s), shape (..., B), of squared distances d^2 (..., B) and their running mean
-    s (): a variant of Eq. (3), not of the paper, which does not depend on the other keys of the batch.
+    s (): a variant of Eq. (3), not in the paper, which does not depend on the other keys of the batch.
 
     If s is 0, every distance was 0, and so is every curiosity.
 
@@ -157,14 +157,14 @@ def absolute_belief(distance: Tensor, scale: Tensor) -> Tensor:
     return torch.exp(-distance / scale.clamp_min(torch.finfo(scale.dtype).tiny))
 
 
-def overlap(origin: Tensor, other: Tensor, size: int) -> Tensor:
-    """Overlap of Eq. (4): the number of pixels in both of two crops of `size` x `size`, given their
-    top-left corners (..., 2).
+def overlap(corners: Tensor, other_corners: Tensor, crop_pixels: int) -> Tensor:
+    """Overlap of Eq. (4): the number of pixels that two crops of `crop_pixels` x `crop_pixels` share,
+    given their top-left corners (..., 2).
 
     >>> overlap(torch.tensor([0, 0]), torch.tensor([1, 3]), 4)
     tensor(3)
     """
-    return (size - (origin - other).abs()).clamp_min(0).prod(-1)
+    return (crop_pixels - (corners - other_corners).abs()).clamp_min(0).prod(-1)
 
 
 def select_least_overlap(overlaps: Tensor) -> Tensor:
@@ -235,7 +235,8 @@ def intrinsic_reward(
     reward_max: Tensor,
     bonus_max: Tensor,
 ) -> Tensor:
-    """Eq. (9): lambda exp(-eta t) (r^e_max / r^i_max) (c + c') / 2, shape (B,).
+    """Eq. (9): lambda exp(-eta t) (r^e_max / r^i_max) (c + c') / 2, shape (B,), with the temperature
+    lambda, the decay eta, the reward_max r^e_max and the bonus_max r^i_max.
 
     >>> intrinsic_reward(torch.tensor([0.2]), torch.tensor([0.6]), torch.tensor(0.0), 0.5, 2e-5,
     ...                  torch.tensor(3.0), torch.tensor(2.0))

@@ -1,4 +1,4 @@
-"""The errors that users see, exit codes, and what messages have in common: similar names and missing
+"""The errors that users see, exit codes, and parts of messages: hints to similar names and to missing
 packages."""
 
 import difflib
@@ -6,11 +6,11 @@ import errno
 import importlib.util
 from collections.abc import Iterable
 
-# Of `cclf`: success; a run failed; invalid input; stopped by a signal after saving.
+# Exit codes of `cclf`: success; a run failed; invalid input; stopped by a signal after saving.
 EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 0, 1, 2, 75
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # the numbers of an OSError: no space, or no quota
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)  # OSError.errno: no space left, or quota exceeded
 
-# The optional dependencies of this package: what pip calls an extra, and the modules it installs.
+# The optional dependencies of this package: the name of each extra, and the modules that it installs.
 EXTRAS = {
     "video": ("imageio", "imageio_ffmpeg"),
     "report": ("matplotlib", "jinja2"),
@@ -23,6 +23,20 @@ EXTRAS = {
     "trackio": ("trackio",),
     "wandb": ("wandb",),
     "hub": ("huggingface_hub",),
+}
+
+# What other packages call an option, and what it is called here.
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "gamma": "discount",
+    "timesteps": "env_steps",
+    "total_timesteps": "env_steps",
+    "learning_starts": "warmup_agent_steps",
+    "buffer_size": "replay_capacity_transitions",
+}
+COMMON_OPTIONS = _OTHER_NAMES | {
+    f"--{name.replace('_', '-')}": f"--{option.replace('_', '-')}"
+    for name, option in _OTHER_NAMES.items()
 }
 
 
@@ -39,8 +53,8 @@ class StopRun(ValueError):  # noqa: N818 (not a failure: a callback raises it to
 
 
 class WorkerError(ValueError):
-    """An environment failed for good, in this process or in a worker: exit code 1. Shown as one line,
-    followed by `details`, which are empty or end with a line break."""
+    """An environment failed and cannot continue, in this process or in a worker: exit code 1. Shown
+    as one line, followed by `details`, which are empty or end with a line break."""
 
     def __init__(self, line: str, details: str = ""):
         super().__init__(line)
@@ -67,7 +81,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("ccfl", ["cclf", "drq"]), did_you_mean("xyz", ["cclf"])
     ('; did you mean cclf?', '')
     """
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    names = list(known)
+    usual = COMMON_OPTIONS.get(name)
+    close = [usual] if usual in names else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
 

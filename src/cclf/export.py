@@ -28,14 +28,14 @@ from cclf.training.agent import load_agent
 from cclf.training.seeding import derive
 from cclf.types import StateDict
 
-TOLERANCE = 1e-4
-CHECKED_AGENT_STEPS = 24
+TOLERANCE = 1e-4  # largest accepted difference of an output from that of the policy
+CHECKED_AGENT_STEPS = 24  # whose observations are compared
 INPUT_NAME = "observation"
 METADATA_FILE = "metadata.json"  # inside a .pt2 archive; ONNX has properties of its own
 CPU = torch.device("cpu")
 
 # (B, ...) observations -> (B, ...) actions or action values
-Policy = Callable[[np.ndarray], np.ndarray]
+ExportedPolicy = Callable[[np.ndarray], np.ndarray]
 
 
 class TensorSpec(NamedTuple):
@@ -52,7 +52,7 @@ class Exported(NamedTuple):
     input: TensorSpec
     output: TensorSpec
     largest_difference: float
-    frames: int  # compared with the policy
+    frames: int  # number of compared observations
     metadata: StateDict  # what a program needs to know to use the file; see docs/usage.md
 
 
@@ -88,7 +88,7 @@ def export(folder: Path, out: Path, seed: int = 0, trust_imports: bool = False) 
         with data_error_context(f"cannot write {out}", advice):
             write(policy, torch.from_numpy(observations[:2]), metadata, temporary)
             exported = read(temporary)
-            # Also one by one, which finds a program with a fixed batch size.
+            # Also in batches of one: a program exported with a fixed batch size fails there.
             one_by_one = np.concatenate([exported(one[None]) for one in observations])
             outputs = [exported(observations), one_by_one]
         difference = max(float(np.abs(output - expected).max()) for output in outputs)
@@ -130,7 +130,7 @@ def write_pt2(policy: nn.Module, example: torch.Tensor, metadata: StateDict, pat
     path.write_bytes(archive.getvalue())
 
 
-def read_pt2(path: Path) -> Policy:
+def read_pt2(path: Path) -> ExportedPolicy:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         policy = torch.export.load(path).module()
@@ -146,7 +146,7 @@ def read_pt2(path: Path) -> Policy:
 def write_onnx(policy: nn.Module, example: torch.Tensor, metadata: StateDict, path: Path) -> None:
     import onnx
 
-    # It warns about packages that no policy needs.
+    # torch.onnx warns about packages that no policy needs.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
@@ -165,7 +165,7 @@ def write_onnx(policy: nn.Module, example: torch.Tensor, metadata: StateDict, pa
     onnx.save(model, str(path))
 
 
-def read_onnx(path: Path) -> Policy:
+def read_onnx(path: Path) -> ExportedPolicy:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])

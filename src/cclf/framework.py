@@ -1,8 +1,8 @@
 """CCLF without a base algorithm: the belief, the curiosity that follows from it, and the appraisal
 of a batch.
 
-A base algorithm hands over views of a batch and two encoders and learns from the `Appraisal` that it
-gets back. docs/design.md connects the framework to an algorithm of your own.
+A base algorithm passes views of a batch and two encoders to `Framework.appraise` and learns from the
+`Appraisal` that it returns. docs/design.md connects the framework to an algorithm of your own.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ Encode = Callable[[V], Tensor]  # views (N, ...) to features (N, D)
 
 
 class Appraisal(NamedTuple, Generic[V]):
-    """What a base algorithm learns from, with the same fields for every method. With all pieces
-    of CCLF off, the weights are uniform and the bonus is zero."""
+    """What a base algorithm learns from, with the same fields for every method: B samples with V views
+    in the loss, of K. With all pieces of CCLF off, the weights are uniform and the bonus is zero."""
 
     views: V  # (V, B, ...)  views of o_t to learn from, anchor first
     weights: Tensor  # (V, B)  their weights in the loss; each column sums to 1
@@ -87,14 +87,14 @@ class Framework(nn.Module):
         now = self._select_view(views, reward, encode_query, encode_key, permutation)
         following = self._select_view(next_views, reward, encode_query, encode_key, permutation)
         signal, next_signal = now.bonus_signal, following.bonus_signal
-        has_choice = views.shape[0] > 1
+        has_positive = views.shape[0] > 1  # otherwise the anchor is the only view
         return Appraisal(
             views=self._loss_views(views.inputs, now.view),
             weights=self._weights(now.curiosity),
             next_views=self._loss_views(next_views.inputs, following.view),
             next_weights=self._weights(following.curiosity),
             key_view=_map_views(
-                lambda x: _gather_views(x, now.view) if has_choice else x[0], views.inputs
+                lambda x: _gather_views(x, now.view) if has_positive else x[0], views.inputs
             ),
             curiosity=now.curiosity,
             next_curiosity=following.curiosity,
@@ -250,7 +250,7 @@ class Framework(nn.Module):
             self.reward_max,
             self.bonus_max,
         ).to(reward.dtype)
-        # The released code: the maxima are used before this batch enters them.
+        # The released code: the maxima are updated after their use, so they lack this batch.
         if self.method.bonus_maxima == "of-paid-bonus":
             self._update_maxima(reward, bonus)
         return bonus
@@ -261,7 +261,7 @@ class Framework(nn.Module):
 
 
 def _map_views(function: Callable[[Tensor], Tensor], views: V) -> V:
-    """`function` of the pixels, or of the indices."""
+    """Apply `function` to the tensor of views, or to that of their row numbers."""
     return ViewIndex(function(views.rows)) if isinstance(views, ViewIndex) else function(views)
 
 

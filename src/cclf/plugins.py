@@ -1,5 +1,5 @@
-"""Code of other packages: entry points, and objects that an option names as MODULE:NAME. Whatever is
-wrong with them is a ConfigError of one line."""
+"""Code of other packages: entry points, and objects that an option names as MODULE:NAME. Any error
+in them becomes a ConfigError of one line."""
 
 import importlib
 from collections.abc import Callable
@@ -17,10 +17,10 @@ T = TypeVar("T")
 def load_entry_points(
     group: str, kind: type[Any], known: dict[str, T], validate: Callable[[T], str]
 ) -> None:
-    """Add the objects that the entry points of `group` name to `known`, by the object's name.
+    """Import the objects of all entry points of `group` and add them to `known`, by their names.
 
-    Each must be of this `kind` and have a name that is not taken. `validate` returns what is wrong
-    with an object, or "".
+    Each must be an instance of `kind` and have a name that is not taken. `validate` returns what is
+    wrong with an object as a relative clause ("which has no task"), or "".
     """
     for point in sorted(entry_points(group=group), key=lambda point: point.value):
         added = _load(point)
@@ -41,7 +41,7 @@ def entry_point_names(group: str) -> list[str]:
 
 
 def load_entry_point(option: str, group: str, name: str) -> object:
-    """The object that the entry point `name` of `group` names."""
+    """The object that the entry point `name` of `group` refers to."""
     for point in entry_points(group=group, name=name):
         return _load(point)
     raise ConfigError(f"{option}={name} is not installed")
@@ -76,6 +76,13 @@ def validate_import_name(option: str, text: str, example: str) -> None:
         )
 
 
+def no_module(name: str) -> str:
+    return (
+        f"Python finds no module {name!r}; install it, or name its folder in PYTHONPATH (the working "
+        "directory is not searched)"
+    )
+
+
 def import_object(option: str, text: str) -> object:
     """The object that the text MODULE:NAME of an option names. Imports the module, which runs its
     code."""
@@ -85,10 +92,7 @@ def import_object(option: str, text: str) -> object:
     except (Exception, SystemExit) as error:  # code of the user
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
-            raise ConfigError(
-                f"{option}={text}: Python finds no module {missing!r}; install it, or name its "
-                "folder in PYTHONPATH (the working directory is not searched)"
-            ) from error
+            raise ConfigError(f"{option}={text}: {no_module(missing)}") from error
         raise ConfigError(f"{option}={text} cannot be imported: {short_error(error)}") from error
     try:
         imported: object = attrgetter(name)(module)

@@ -1,4 +1,4 @@
-"""From names to the config of a run.
+"""Makes the config of a run from the names of its task, method, profile and size.
 
 `resolve` applies, in this order: the defaults of the base algorithm, of the suite and the task, of the
 type of observations, of the profile, the method and the size. The command line then changes options.
@@ -34,7 +34,7 @@ def select_algorithm(
     """The base algorithm of this name, or the default for the task and what is observed. Raises
     ConfigError if it does not support the task.
 
-    `make_env`: see `task_kind`. Without it `gym/` tasks are continuous, as all were in version 0.1.
+    `make_env`: see `task_kind`. Without it `gym/` tasks count as continuous, as in version 0.1.
     """
     kind = task_kind(task_name, make_env)
     if base_name is None:
@@ -56,6 +56,8 @@ def find_method(name: str, base: BaseAlgorithm) -> Method:
     hint = did_you_mean(name, base.methods)
     if others:
         hint = f": it is a method of {others[0]}, and this task is learned with {base.name}"
+        if len(base.methods) <= 3:
+            hint += f", which has {', '.join(base.methods)}"
     raise ConfigError(f"unknown method {name!r}{hint} (see: cclf methods)")
 
 
@@ -78,8 +80,8 @@ def resolve(
     observe: ObservationType = "pixels",
     make_env: bool = True,
 ) -> Config[Any]:
-    """The config of a run before the options of a command line change it. Without `method_name` it is
-    the algorithm's default method. The type of its settings is known at run time only."""
+    """The config of a run before the options of a command line change it. Without `method_name` the
+    algorithm's default method is used. The type of the settings is known only at run time."""
     base = select_algorithm(task_name, base_name, make_env, observe)
     task, suite = find_task(task_name), suite_of(task_name)
     validate_observation(task.name, observe)
@@ -87,10 +89,10 @@ def resolve(
     defaults, for_task = base.defaults, base.task_defaults(task.name)
     for_profile = _find("profile", profile, base.profiles)
     for_observation = base.observation_defaults.get(observe, Defaults())
-    views = defaults.method | for_task.method | for_profile.method | method.overrides
+    method_fields = defaults.method | for_task.method | for_profile.method | method.overrides
     if observe == "state":
-        crops = views.get("augmentation", MethodConfig.augmentation)
-        views["augmentation"] = AUGMENTATION_OF_STATE.get(crops, crops)
+        of_pixels = method_fields.get("augmentation", MethodConfig.augmentation)
+        method_fields["augmentation"] = AUGMENTATION_OF_STATE.get(of_pixels, of_pixels)
     settings = defaults.settings | for_task.settings | for_observation.settings
     settings |= for_profile.settings | method.settings
     config = Config(
@@ -99,7 +101,7 @@ def resolve(
         seed=seed,
         profile=profile,
         env=replace(env_config(task_name, base), observe=observe, **for_observation.env),
-        method=MethodConfig(**views),
+        method=MethodConfig(**method_fields),
         algorithm=base.settings_type(**settings),
         run=RunConfig(**defaults.run | suite.run | task.run | for_task.run),
     )
@@ -114,12 +116,12 @@ def _apply_size(config: Config, size: str, base: BaseAlgorithm) -> Config:
             f"--size {size} conflicts with {base.name}, which has one size: remove it"
         )
     smaller = _find("size", size, base.sizes)
-    now = vars(config.env) | vars(config.algorithm)
+    current = vars(config.env) | vars(config.algorithm)
     for name, value in (smaller.env | smaller.settings).items():
-        if value > now[name] and not config.why_inactive(name):
+        if value > current[name] and not config.why_inactive(name):
             raise ConfigError(
                 f"--size {size} conflicts with {config.task}, which is smaller already: {name} is "
-                f"{now[name]}, not {value}; remove it"
+                f"{current[name]}, not {value}; remove it"
             )
     return replace(config, env=replace(config.env, **smaller.env)).with_settings(**smaller.settings)
 
@@ -169,19 +171,22 @@ def with_changes(defaults: Config, changes: Mapping[str, Any]) -> Config:
 
 
 def resolve_precision(configs: Sequence[Config], out: Path, gpu: bool) -> list[Config]:
-    """The configs with a precision in place of `auto`: the one for the device. If the same command began
-    with the other one (on another device, or before `auto` existed), that one, so that it resumes."""
+    """The configs with the device's precision in place of `auto`. If `out` has a run of only the other
+    device's precision (begun there, or before `auto` existed), that precision, so that it resumes."""
     preferred, other = (
         [config.resolve_precision(on_gpu) for config in configs] for on_gpu in (gpu, not gpu)
     )
-    began = [any((out / each.run_name()).exists() for each in some) for some in (preferred, other)]
-    return other if began == [False, True] else preferred
+    has_preferred, has_other = (
+        any((out / each.run_name()).exists() for each in candidates)
+        for candidates in (preferred, other)
+    )
+    return other if has_other and not has_preferred else preferred
 
 
 def validate_names(config: Config) -> None:
-    """Raise ConfigError unless task, method and profile of a config from a file are known. They name a
-    folder to be made. No environment is made, which could import code, so a task whose kind only its
-    environment knows is not compared with the algorithm."""
+    """Raise ConfigError unless task, method and profile of a config from a file are known, because
+    they become the path of a folder. No environment is made, which could import code, so a task whose
+    kind only its environment knows is not compared with the algorithm."""
     task, base = find_task(config.task), find_algorithm(config.base)
     if not suite_of(task.name).inspect_env:
         select_algorithm(task.name, base.name)
@@ -190,8 +195,8 @@ def validate_names(config: Config) -> None:
 
 
 def reject_inactive_options(chosen: Config, defaults: Config) -> None:
-    """Raise ConfigError if an option differs from its default but has no effect in this run: the user
-    expects one."""
+    """Raise ConfigError if an option differs from its default but has no effect in this run, because
+    the user expects one."""
     if not chosen.run.keep_replay and not find_algorithm(chosen.base).uses_replay:
         raise ConfigError(
             f"keep_replay=False conflicts with {chosen.base}, which has no replay: remove it"
@@ -215,16 +220,16 @@ def reject_inactive_options(chosen: Config, defaults: Config) -> None:
 
 
 def method_config(method: Method, base: BaseAlgorithm) -> MethodConfig:
-    """The views and pieces of a method on its base algorithm."""
+    """The `MethodConfig` of a method on its base algorithm."""
     return MethodConfig(**base.defaults.method | method.overrides)
 
 
 def differences_from_cclf(method: Method, base: BaseAlgorithm) -> Overrides:
     """The fields in which a method differs from CCLF on the same base algorithm, or from the first
     method of an algorithm without CCLF."""
-    ours, theirs = (
+    values, reference = (
         vars(method_config(each, base))
         | vars(base.settings_type(**base.defaults.settings | each.settings))
         for each in (method, base.default_method)
     )
-    return {name: value for name, value in ours.items() if value != theirs[name]}
+    return {name: value for name, value in values.items() if value != reference[name]}

@@ -30,10 +30,10 @@ from cclf.storage.safe_loading import TENSOR_BYTES, data_error_context, read_fil
 from cclf.training.agent import evaluation_networks, load_agent
 
 CARD, VIDEO = "README.md", "replay.mp4"  # names that model hubs expect
-_MAX_EVALUATIONS = 12  # rows of the table
-_MAX_COMMAND_CHARACTERS = 80  # of a command in one line
+_MAX_EVALUATIONS = 12  # rows in the table of evaluations
+_MAX_COMMAND_CHARACTERS = 80  # a longer command is split into several lines
 # Options that do not affect the result of a run.
-_LOCAL = {"device", "threads", "video", "tensorboard", "tracker", "eval_workers"}
+_IRRELEVANT_OPTIONS = {"device", "threads", "video", "tensorboard", "tracker", "eval_workers"}
 
 
 def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
@@ -56,7 +56,7 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
     header = {"format": "pt", "cclf": __version__, "env_steps": str(env_steps)}
     config = read_config(folder)
     facts = _facts(folder, config, env_steps, evaluations[-1])
-    # The weights come first: a folder with them can be written again after a failure.
+    # The weights come first: `_refuse_other_folder` accepts a folder with them after a failure.
     files: dict[str, str | bytes] = {
         WEIGHTS: tensors_to_bytes(weights, metadata=header),
         "config.json": read_file(folder / "config.json"),
@@ -73,7 +73,8 @@ def write(folder: Path, out: Path, trust_imports: bool = False) -> list[Path]:
 
 
 def _refuse_other_folder(out: Path) -> None:
-    """Raise ConfigError for a folder with other files, such as a project with its own README.md."""
+    """Raise ConfigError unless `out` is new, empty or an exported agent: a project may have its own
+    README.md."""
     if (out / "checkpoint").exists():
         raise ConfigError(f"cannot write {out}: it is a run folder; name another one")
     if not out.exists() or not any(out.iterdir()):
@@ -124,8 +125,8 @@ def read_evaluations(folder: Path) -> list[CardEvaluation]:
 
 
 def train_command(config: Config) -> str:
-    """The command that trains this run, with each active option that differs from the preset; a long
-    one has an option per line."""
+    """The command that trains this run, with each active option that differs from the preset. A
+    long command has an option per line."""
     preset = presets.resolve(
         config.task,
         config.method_name,
@@ -143,7 +144,7 @@ def train_command(config: Config) -> str:
     for group in ("env", "method", "algorithm", "run"):
         for name, value in values[group].items():
             is_default = value == defaults[group][name]
-            if is_default or name in _LOCAL or config.why_inactive(name):
+            if is_default or name in _IRRELEVANT_OPTIONS or config.why_inactive(name):
                 continue
             option = name.replace("_", "-")
             if isinstance(value, bool):
@@ -163,8 +164,8 @@ def render_card(
     tags = ["reinforcement-learning", "deep-reinforcement-learning", "cclf", config.method_name]
     tags += [config.base, suite, name]
     modules = dict.fromkeys(config.imported_modules.values())
-    returns, step = evaluations[-1].returns, -(-len(evaluations) // _MAX_EVALUATIONS)
-    # The output is Markdown: `_facts` escapes the texts of other programs.
+    returns, stride = evaluations[-1].returns, -(-len(evaluations) // _MAX_EVALUATIONS)
+    # The output is Markdown. `_facts` escapes texts from other programs, such as device names.
     environment = Environment(
         autoescape=False, trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
@@ -177,8 +178,8 @@ def render_card(
         modules=" and ".join(f"`{module}`" for module in modules),
         trust=" --trust-imports" if modules else "",
         command=train_command(config),
-        # At equal distances, including the last one.
-        evaluations=evaluations[::-step][::-1],
+        # Every `stride`-th one, counted back from the last one.
+        evaluations=evaluations[::-stride][::-1],
     )
 
 
@@ -191,20 +192,21 @@ def _facts(folder: Path, config: Config, env_steps: int, last: CardEvaluation) -
     episodes = f"{len(last.returns)} episodes at {last.env_steps:,} environment steps"
     method = f"`{config.method_name}` on the base algorithm `{config.base}`"
     version, torch = (
-        _plain(manifest.get(*each)) for each in (("cclf", __version__), ("torch", "unknown"))
+        _escape(manifest.get(name, default))
+        for name, default in (("cclf", __version__), ("torch", "unknown"))
     )
     return {
         "task": f"`{config.task}`",
         "method": f"{method}, profile `{config.profile}`, seed {config.seed}",
-        "observes": _observation(config),
+        "observes": _describe_observation(config),
         "trained for": steps,
         "return": f"**{last.interval}** ({episodes})",
-        "code": f"cclf {version}, commit {_plain(run.commit)}",
-        "trained on": f"{_plain(run.device)}, torch {torch}",
+        "code": f"cclf {version}, commit {_escape(run.commit)}",
+        "trained on": f"{_escape(run.device)}, torch {torch}",
     }
 
 
-def _observation(config: Config) -> str:
+def _describe_observation(config: Config) -> str:
     env = config.env
     if task_kind(config.task) == "grid":
         text = "MiniGrid's 7 x 7 cells"
@@ -219,5 +221,5 @@ def _observation(config: Config) -> str:
     return text
 
 
-def _plain(value: object) -> str:
+def _escape(value: object) -> str:
     return escape_markdown(str(value)[:80])

@@ -27,7 +27,7 @@ from cclf.validation import PositiveInt, Seed, to_python_number, validate_value
 
 
 class Episode(NamedTuple):
-    """A recorded episode, which a notebook shows."""
+    """A recorded episode. A notebook displays its video."""
 
     path: Path  # of the video
     total_return: float
@@ -41,7 +41,7 @@ class Episode(NamedTuple):
 
 
 class TrainedAgent:
-    """Acts on one frame after another, or on batches of them. It holds no environment open."""
+    """Acts on one frame after another, or on batches of them. It keeps no environment open."""
 
     def __init__(self, folder: Path, device: str, seed: int, trust_imports: bool):
         self._device = devices.choose_device(device)
@@ -54,24 +54,24 @@ class TrainedAgent:
         self.policy: Policy | SamplingPolicy = agent.policy
         self._networks = evaluation_networks(agent.policy)
         self._random = np.random.default_rng(derive(seed, "act"))
-        self._num_actions, self._history = None, None
+        self._num_actions, self._frame_stack = None, None
         if agent.spec is not None:
             self._num_actions = agent.spec.num_actions
-            self._history = BatchFrameStack(agent.spec, self.config.env.frame_stack)
+            self._frame_stack = BatchFrameStack(agent.spec, self.config.env.frame_stack)
 
     def reset(self, rows: ArrayLike | None = None) -> None:
-        """The next frame begins an episode: in all rows of a batch, or in these, given as indices or
-        as one boolean for each row."""
-        self._frame_stack().reset(rows)
+        """Declare that the next frame begins an episode: in all rows of a batch, or only in `rows`,
+        which are indices or one boolean for each row."""
+        self._require_frame_stack().reset(rows)
 
     def act(self, observation: ArrayLike) -> np.ndarray | int:
         """The action for the newest frame, or one action for each row of a batch of frames.
 
-        Continuous actions are float32, each number in [-1, 1]; a discrete action is an integer. It is
-        the action that evaluation takes, except for the random ones of an algorithm that evaluates
-        with some (`epsilon_eval`).
+        Continuous actions are float32, each number in [-1, 1]; a discrete action is an integer. An
+        evaluation takes the same action, except where its algorithm also takes random actions in
+        evaluations (`epsilon_eval`).
         """
-        frame_stack, frames = self._frame_stack(), _to_array(observation)
+        frame_stack, frames = self._require_frame_stack(), _to_array(observation)
         batch = frame_stack.to_batch(frames)
         with default_settings():
             actions = self._actions(frame_stack.push(batch))
@@ -80,7 +80,7 @@ class TrainedAgent:
         return actions[0] if self._num_actions is None else int(actions[0])
 
     def evaluate(self, episodes: int = 10, seed: int = 0) -> Evaluation:
-        """New episodes, those of `cclf evaluate` with the same `seed`."""
+        """Play new episodes, the same ones as `cclf evaluate` with this `seed`."""
         episodes, seed = to_python_number(episodes), to_python_number(seed)
         validate_value("episodes", episodes, PositiveInt)
         validate_value("seed", seed, Seed)
@@ -88,7 +88,7 @@ class TrainedAgent:
 
     def play(self, out: str | os.PathLike[str] = "episode.mp4", seed: int = 0) -> Episode:
         """Record an episode, the first of `evaluate` with the same `seed`, as an .mp4 or a .gif. A
-        notebook shows what is returned.
+        notebook displays the returned `Episode` as a video.
 
         >>> cclf.load("pretrained/DoorKey-6x6").play("episode.gif").total_return  # doctest: +SKIP
         0.935
@@ -126,21 +126,21 @@ class TrainedAgent:
             evaluation_networks(agent.policy).load_state_dict(self._networks.state_dict())
             return agent.evaluate([derive(seed, "evaluate", n) for n in range(episodes)], record)
 
-    def _frame_stack(self) -> BatchFrameStack:
-        if self._history is None:
+    def _require_frame_stack(self) -> BatchFrameStack:
+        if self._frame_stack is None:
             raise ConfigError(
                 f"the base algorithm {self.config.base} does not say what its agent sees: give its "
-                "Agent a spec (see cclf.training.agent); it can be evaluated"
+                "Agent a spec (see cclf.training.agent); evaluation works without one"
             )
-        return self._history
+        return self._frame_stack
 
     def _actions(self, stacks: np.ndarray) -> np.ndarray:  # (N, ...) -> (N, A) or (N,)
         if not isinstance(self.policy, Policy):
             uniform = self._random.random((len(stacks), self._num_actions or 0))
             return self.policy.act(stacks, uniform)
-        # Games are played on the CPU, whatever device trained them.
+        # Policies with discrete actions act on the CPU, whatever device trained them.
         device = self._device if self._num_actions is None else torch.device("cpu")
-        # On a CPU one by one, as in evaluation: the batch size may change the last bit.
+        # A CPU computes each action alone, as in evaluation: a batch may change the last bit.
         batches = [stacks] if device.type != "cpu" else [stack[None] for stack in stacks]
         actions = [_greedy_actions(self.policy, batch, device) for batch in batches]
         if self._num_actions is None:

@@ -1,4 +1,4 @@
-"""The records and protocols between packages: batches, steps, environments, policies and learners.
+"""Records and protocols that the subpackages share: batches, steps, environments, policies, learners.
 
 torch is imported only for type checkers, because worker processes of environments must not use a GPU.
 """
@@ -81,13 +81,14 @@ Action: TypeAlias = Any
 
 
 class EnvStep(NamedTuple):
-    # (C, H, W), or (D,) of state: the newest frame; at the end of an episode its true last one
+    # (C, H, W), or (D,) of state: the newest frame; at the end of an episode the final one, not the
+    # first of the next episode
     frame: np.ndarray
     reward: float
     terminated: bool
     truncated: bool
     raw_reward: float | None = None  # before clipping; None where `reward` is not clipped
-    life_lost: bool = False  # whether the episode ended with a life and its game continues
+    life_lost: bool = False  # whether a lost life ended the episode while its game continues
 
     @property
     def unclipped_reward(self) -> float:
@@ -95,7 +96,7 @@ class EnvStep(NamedTuple):
 
     @property
     def game_over(self) -> bool:
-        """Whether the episode ended, and not only with a life."""
+        """Whether the episode ended for another reason than a lost life."""
         return (self.terminated or self.truncated) and not self.life_lost
 
 
@@ -115,7 +116,7 @@ class HasState(Protocol):
 
 @runtime_checkable
 class HasNetworks(Protocol):
-    """An algorithm or a policy of which evaluation needs only the networks."""
+    """An algorithm or a policy that evaluation can copy by copying only its networks."""
 
     @property
     def networks(self) -> nn.Module: ...
@@ -127,7 +128,7 @@ class Env(HasState, Protocol):
     spec: EnvSpec
 
     def reset(self, seed: int | None = None) -> np.ndarray:
-        """Begin an episode, with `seed` also the random stream. Returns its first frame."""
+        """Begin an episode and return its first frame. `seed` also restarts the random stream."""
         ...
 
     def step(self, action: Action) -> EnvStep: ...
@@ -148,7 +149,7 @@ class VectorEnv(HasState, Protocol):
 
     num_envs: int
     num_actions: int
-    observation_shape: tuple[int, int, int]  # of one of them
+    observation_shape: tuple[int, int, int]  # of one environment
 
     def reset(self, seeds: Sequence[int] | None = None) -> np.ndarray: ...  # (N, ...)
     def step(self, actions: np.ndarray) -> VectorStep: ...
@@ -158,7 +159,8 @@ class VectorEnv(HasState, Protocol):
 
 
 class EnvFactory(Protocol):
-    """Makes the environments of a run. In evaluation a suite may use other rules."""
+    """Makes the environments of a run. A suite may use other rules for evaluation, e.g. not clip
+    rewards."""
 
     def __call__(self, config: Config, seed: int, evaluation: bool = False) -> Env: ...
     def vector(self, config: Config, num_envs: int, seed: int) -> VectorEnv: ...
@@ -172,7 +174,7 @@ class Policy(Protocol):
 
 
 class SamplingPolicy(Protocol):
-    """A policy whose actions are sampled in evaluation too."""
+    """A policy that samples its actions, in evaluation too."""
 
     # (N, ...) and uniform random numbers (N, num_actions) -> (N,)
     def act(self, observation: np.ndarray, uniform: np.ndarray) -> np.ndarray: ...
@@ -184,8 +186,8 @@ class ExportedPolicy(NamedTuple):
 
     module: nn.Module
     observations: np.ndarray  # (n, ...) uint8
-    answers: np.ndarray  # (n, ...)
-    name: str  # of the output: action, logits, q_values
+    outputs: np.ndarray  # (n, ...)
+    name: str  # what the outputs are: action, logits or q_values
 
 
 class UpdateResult(NamedTuple):

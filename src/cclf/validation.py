@@ -68,13 +68,13 @@ class Range(NamedTuple):
         return f"must lie in {first}{self.minimum}, {self.maximum}{last}"
 
 
-# The upper ends keep numbers within what PyTorch and a disk can count. A size that only exceeds the
-# memory is refused where the memory is allocated.
+# The maxima keep sizes representable in PyTorch and in file systems. A smaller size that still does
+# not fit into memory is refused where the memory is allocated.
 StepCount = Annotated[int, Range(1, 10**12)]  # steps, updates, transitions
 StepCountOrZero = Annotated[int, Range(0, 10**12)]
 PositiveInt = Annotated[int, Range(1, 100_000)]  # batch sizes, layers, axes
 Seed = Annotated[int, Range(0, 2**63 - 1)]
-Episodes = Annotated[int, Range(1, 100_000)]  # of one command
+Episodes = Annotated[int, Range(1, 100_000)]  # episodes that one command runs
 Fraction = Annotated[float, Range(0, 1)]
 FractionBelowOne = Annotated[float, Range(0, 1, exclusive_maximum=True)]
 Positive = Annotated[float, Range(0, exclusive_minimum=True)]

@@ -196,5 +196,5 @@ def test_encoder_learns_in_bursts_after_each_copy_of_the_targets():
 
 def test_options_of_cclf_are_refused_without_a_piece_of_cclf():
     config = presets.resolve("toy/reach-1d", "mr-q", base_name="mrq")
-    with pytest.raises(ConfigError, match=r"MR\.Q, which has nothing of CCLF"):
+    with pytest.raises(ConfigError, match=r"MR\.Q, which does not use CCLF"):
         presets.with_changes(config, {"bonus_temperature": 0.5})

@@ -519,7 +519,7 @@ def test_curls_augmentation_is_crop_pad_crop():
     images = torch.randint(0, 256, (6, 2, 84, 84), dtype=torch.uint8)
     uniform = torch.rand(3, 6, 2, 2, generator=torch.Generator().manual_seed(0))
     rows, columns = (
-        augmentations.crop_pad_crop_pixels(uniform[:, :, axis], 84, 84) for axis in (0, 1)
+        augmentations.crop_pad_crop_indices(uniform[:, :, axis], 84, 84) for axis in (0, 1)
     )
     views = augmentations.gather_pixels(images, rows, columns)
     offsets = (uniform * 5).long()
@@ -535,7 +535,7 @@ def test_curls_augmentation_is_crop_pad_crop():
 def test_drqs_augmentation_is_pad_crop():
     images = torch.randint(0, 256, (6, 2, 30, 30), dtype=torch.uint8)
     uniform = torch.rand(40, 6, 2, 1, generator=torch.Generator().manual_seed(0))
-    rows, columns = (augmentations.shift_pixels(uniform[:, :, axis], 30, 30) for axis in (0, 1))
+    rows, columns = (augmentations.shift_indices(uniform[:, :, axis], 30, 30) for axis in (0, 1))
     views = augmentations.gather_pixels(images, rows, columns)
     padded = F.pad(images.float(), (4, 4, 4, 4), mode="replicate")
     offsets = (uniform[..., 0] * 9).long()

@@ -3,7 +3,7 @@
 import runpy
 from pathlib import Path
 
-from cclf.analysis.figures import INK
+from cclf.analysis.figures import TEXT_COLOR
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,4 +23,4 @@ def test_speed_chart_shows_the_ratios_of_the_performance_page() -> None:
 def test_front_pictures_are_those_of_the_script_in_both_colors() -> None:
     for name in ("light", "dark"):
         picture = (ROOT / "docs" / "figures" / f"front-speed-{name}.svg").read_text()
-        assert INK not in picture
+        assert TEXT_COLOR not in picture

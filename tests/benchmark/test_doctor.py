@@ -146,7 +146,7 @@ def test_renderer_that_fails_is_reported(name, monkeypatch):
 
 def test_rendering_in_a_worker_returns_its_facts(monkeypatch):
     monkeypatch.setattr("cclf.envs.dmc.DeepMindControl", Renderer)
-    assert doctor.check_rendering() == {"count": doctor.FRAMES}
+    assert doctor.check_rendering() == {"count": doctor.NUM_FRAMES}
 
 
 # --- the command

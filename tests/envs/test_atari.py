@@ -13,7 +13,7 @@ import pytest
 from ale_py import roms
 
 from cclf.algorithms.rainbow.presets import CCLF_COEFFICIENTS, CURL_COEFFICIENTS
-from cclf.envs.atari import AreaResize, AtariGame
+from cclf.envs.atari import AtariGame, BilinearResize
 from cclf.envs.atari_games import ATARI_GAMES
 from cclf.envs.frame_stack import StackedEnv
 from cclf.errors import ConfigError
@@ -86,7 +86,7 @@ def drawn(kind, height):
     return pictures[kind].astype(np.uint8)
 
 
-make_shrink = functools.cache(AreaResize)
+make_shrink = functools.cache(BilinearResize)
 
 
 def shrunk(picture, pixels=84):

@@ -287,7 +287,7 @@ def test_exit_without_close_is_silent(first):
 
 
 def test_renderer_facts_have_names_times_and_no_differing_frames(make):
-    facts = make(frame_pixels=32).renderer(frames=3)
+    facts = make(frame_pixels=32).renderer_facts(frames=3)
     assert len(facts["renderer"]) > 2
     assert 0.0 < facts["ms_per_frame"] < 10_000.0
     assert (facts["blank"], facts["differing_frames"]) == (False, 0)

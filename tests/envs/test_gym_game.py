@@ -295,8 +295,12 @@ def test_pendulum_from_its_renderer():
 
 
 def test_an_environment_that_cannot_be_made_is_refused():
-    with pytest.raises(ConfigError, match="cannot make 'nowhere:Clock-v0'"):
+    with pytest.raises(ConfigError, match=r"cannot make 'nowhere:Clock-v0'.* in PYTHONPATH"):
         GymnasiumEnv("nowhere:Clock-v0")
+    with pytest.raises(ConfigError, match=r"did you mean the task minigrid/Nowhere\?"):
+        GymnasiumEnv("MiniGrid-Nowhere-v0")
+    with pytest.raises(ConfigError, match=r"not the path of a file: e\.g\. nowhere:clock, with"):
+        GymnasiumEnv("nowhere.py:clock")
 
 
 def test_rendering_needs_no_display(monkeypatch):

@@ -123,7 +123,7 @@ def _config(name, observe, **env):
     ("words", "message"),
     [
         ("image_and_numbers", "keys camera, joints: choose an image with --observe-key"),
-        ("image_and_numbers --observe state", "choose one key with --observe-key: camera, joints"),
+        ("image_and_numbers --observe state", "choose one key with --observe-key: joints, or"),
         ("image_and_numbers --observe-key camra", "did you mean camera?"),
         ("image_and_numbers --observe-key joints", "add --observe state"),
         ("image_and_numbers --observe state --observe-key camera", "remove --observe state"),

@@ -16,10 +16,10 @@ class BoldSac(SacAlgorithm):
     settings_type = BoldConfig
     methods = index_by_name(
         SacAlgorithm.methods["drq"],  # to compare with, trained in the same way
-        Method("bold", "CCLF that pays more curiosity", {"bonus_temperature": 0.5, "views": 8}),
+        Method("bold", "CCLF with a larger bonus", {"bonus_temperature": 0.5, "views": 8}),
         Method(
             "bold-slow",
-            "and a low learning rate",
+            "CCLF with a larger bonus and a low learning rate",
             {"bonus_temperature": 0.5},
             {"learning_rate": 1e-4},
         ),

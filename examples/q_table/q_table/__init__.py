@@ -14,7 +14,7 @@ from cclf.algorithms.base import (
 from cclf.config import AlgorithmSettings
 from cclf.validation import Fraction, Positive, PositiveInt, always_inactive
 
-FRAME = always_inactive("q-table, which looks at the newest frame, all of it")
+FRAME = always_inactive("q-table, which uses the whole newest frame")
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,12 @@ class QTable(nn.Module):
     def evaluation_action(self, observations):  # (1, F, H, W)
         return self.row(observations[0]).argmax()
 
-    def update(self, seen):  # a `cclf.algorithms.common.online.Transition`
-        later = 0.0 if seen.terminated else self.row(seen.next_observation).max()
-        values = self.row(seen.observation)
-        error = seen.reward + self.settings.discount * later - values[seen.action]
-        values[seen.action] += self.settings.learning_rate * error
+    def update(self, transition):  # a `cclf.algorithms.common.online.Transition`
+        next_value = 0.0 if transition.terminated else self.row(transition.next_observation).max()
+        values = self.row(transition.observation)
+        target = transition.reward + self.settings.discount * next_value
+        error = target - values[transition.action]
+        values[transition.action] += self.settings.learning_rate * error
         return {"td_error": error.abs()}
 
 

@@ -1,5 +1,5 @@
-"""The interface of a base algorithm: the class `BaseAlgorithm`, which `sac`, `drqv2`, `rainbow`, `a2c`
-and the algorithms of other packages subclass (docs/extending.md), and what their presets are made of.
+"""The interface of a base algorithm, the class `BaseAlgorithm`, and the building blocks of presets. All
+algorithms of this package and of other packages are subclasses of it (docs/extending.md).
 
 This module and the `__init__` of each algorithm import neither torch nor numpy, so that a command line
 can be read without them. Methods that need torch import it when they are called.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import EnvFactory, EnvSpec, ExportedPolicy, Learner, StateDict
 
-    # A plain `BaseAlgorithm` is any of them, with settings that are not known.
+    # `BaseAlgorithm` without a type argument means any algorithm; its settings are then untyped.
     S = TypeVar("S", bound=AlgorithmSettings, default=Any)
 else:
     from typing import TypeVar
@@ -74,8 +74,8 @@ class Benchmark(NamedTuple):
 
     options: type[DataclassInstance]  # the options of the command
     run: Callable[[Any, EnvFactory], dict[str, Any]]  # (options, make_env) -> a report, by method
-    figure: str  # the entry of a method's report that the table shows
-    unit: str
+    report_key: str  # key of the number in a method's report that the table shows
+    unit: str  # of that number
 
 
 class ReplaySize(NamedTuple):
@@ -86,19 +86,19 @@ class ReplaySize(NamedTuple):
 
 
 class BaseAlgorithm(ABC, Generic[S]):
-    """One base algorithm: its names, settings and methods, and how its parts are made.
+    """One base algorithm: its name, settings and methods, and the functions that make its parts.
 
-    A subclass sets the attributes that have no default, and implements `make_learner` and either
-    `make_algorithm` or `make_agent`. Everything else has a default.
+    A subclass must set the attributes below that have no value, and implement `make_learner` and
+    either `make_algorithm` or `make_agent`. All other attributes and methods are optional.
     """
 
     name: ClassVar[str]
     supported_tasks: ClassVar[tuple[TaskKind, ...]]
     settings_type: type[S]
-    """Its own settings: a frozen dataclass, a subclass of `cclf.config.AlgorithmSettings`."""
+    """Class of the algorithm's settings: a frozen dataclass derived from `AlgorithmSettings`."""
     methods: ClassVar[Mapping[str, Method]]
     profiles: ClassVar[Mapping[str, Defaults]] = {DEFAULT_PROFILE: Defaults()}
-    """Presets for the points where the paper and the released code disagree."""
+    """Values of the settings in which the paper and the released code disagree, by profile name."""
     defaults: ClassVar[Defaults] = Defaults()
     sizes: ClassVar[Mapping[str, Defaults]] = {}
     """Smaller frames, networks and batches by name, for machines without a GPU."""
@@ -115,7 +115,7 @@ class BaseAlgorithm(ABC, Generic[S]):
 
     @property
     def default_method(self) -> Method:
-        """CCLF, or the first method of an algorithm without it."""
+        """The method `cclf`, or the first method if the algorithm has no method of this name."""
         return self.methods.get("cclf") or next(iter(self.methods.values()))
 
     def task_defaults(self, task: str) -> Defaults:
@@ -191,7 +191,7 @@ class BaseAlgorithm(ABC, Generic[S]):
     def export_policy(
         self, policy: Any, config: Config[S], make_env: EnvFactory, seed: int, num_steps: int
     ) -> ExportedPolicy:
-        """The policy as a module for other programs, with its answers on a rollout of `num_steps`."""
+        """The policy as a module for other programs, and its outputs on a rollout of `num_steps`."""
         raise ConfigError(f"{self.name} has no export: it does not implement export_policy")
 
     def inspect(
@@ -216,8 +216,9 @@ class BaseAlgorithm(ABC, Generic[S]):
         env_steps: Tensor,
         make_env: EnvFactory,
     ) -> tuple[Batches, Batches]:
-        """Curiosity by measure, and quantities that it may follow by name, of batches of a run, for
-        `cclf inspect --curiosity`; `learner` is the learner's state in its checkpoint."""
+        """Values for `cclf inspect --curiosity`: for each batch of a run, curiosity by name of the
+        measure, and the quantities to correlate it with, by name. `learner` is the learner's state in
+        its checkpoint."""
         raise ConfigError(
             f"--curiosity conflicts with {self.name}, which has no probe: use a run of a2c"
         )
@@ -229,16 +230,17 @@ class BaseAlgorithm(ABC, Generic[S]):
 
 # --- parts of presets
 
-# The values of `MethodConfig` that turn a piece off: without selection there are two random views.
+# The values of `MethodConfig` that turn each of the four pieces of CCLF off. Without selection there are
+# two random views.
 _PIECE_DISABLED: dict[str, Overrides] = {
     "selection": {"selection": "all", "views": 2},
     "prioritisation": {"prioritisation": False},
     "regularisation": {"regularisation": False},
     "reward": {"reward": False},
 }
-# The augmentation of state vectors in place of each kind of crop.
+# The augmentation that replaces each kind of crop where observations are state vectors.
 AUGMENTATION_OF_STATE = {"random-crop": "noise", "centre-crop": "none"}
-# The controls that replace curiosity (`MethodConfig.curiosity`), with the summary of their methods.
+# The control experiments, which replace curiosity (`MethodConfig.curiosity`), and their summaries.
 CONTROLS = {
     "shuffled": "control: {name} whose curiosity is permuted over the batch",
     "even": "control: {name} whose curiosity is its batch mean",
@@ -246,7 +248,7 @@ CONTROLS = {
 
 
 def cclf_with_pieces(*pieces: str) -> Overrides:
-    """CCLF with only these pieces on."""
+    """The values of `MethodConfig` for CCLF with only these pieces (`PIECES`) turned on."""
     disabled = [values for piece, values in _PIECE_DISABLED.items() if piece not in pieces]
     return {name: value for values in disabled for name, value in values.items()}
 
@@ -263,24 +265,24 @@ ABLATIONS = tuple(
 
 
 def cclf_inactive_rules(learner: str) -> dict[str, Rule]:
-    """The rules of settings whose defaults are `CCLF_DISABLED`: no option of CCLF has an effect."""
+    """Rules for an algorithm whose method defaults are `CCLF_DISABLED`: no CCLF option has an effect."""
     return {
-        option.name: always_inactive(f"{learner}, which has nothing of CCLF")
+        option.name: always_inactive(f"{learner}, which does not use CCLF")
         for option in fields(MethodConfig)
     }
 
 
-def methods_with_measure(method: Method, *measures: str) -> tuple[Method, ...]:
-    """The method with each of these controls of its curiosity, named after both."""
-    own = f"{method.overrides['curiosity']}-" if "curiosity" in method.overrides else ""
+def control_methods(method: Method, *controls: str) -> tuple[Method, ...]:
+    """One method `METHOD-CONTROL` for each of `controls` (`CONTROLS`)."""
+    prefix = f"{method.overrides['curiosity']}-" if "curiosity" in method.overrides else ""
     return tuple(
         replace(
             method,
-            name=f"{method.name}-{measure}",
-            summary=CONTROLS[measure].format(name=method.name),
-            overrides=method.overrides | {"curiosity": f"{own}{measure}"},
+            name=f"{method.name}-{control}",
+            summary=CONTROLS[control].format(name=method.name),
+            overrides=method.overrides | {"curiosity": f"{prefix}{control}"},
         )
-        for measure in measures
+        for control in controls
     )
 
 
@@ -298,8 +300,8 @@ def validate_augmentation(
     selections: tuple[str, ...] = ("all", "overlap", "curiosity"),
     custom: bool = False,
 ) -> None:
-    """Raise ConfigError if the algorithm does not have this augmentation or selection. With `custom`
-    it can use an augmentation of the user's own."""
+    """Raise ConfigError if the algorithm does not support this augmentation or selection. With `custom`
+    a user's augmentation (MODULE:FUNCTION) is allowed too."""
     if custom and method.has_custom_augmentation:
         augmentations = (method.augmentation,)
     for name, value, known in (
@@ -313,8 +315,8 @@ def validate_augmentation(
 
 
 def reject_eval_workers(run: RunConfig, learner: str) -> None:
-    """Raise ConfigError if evaluation workers are requested of an algorithm whose environments are
-    one vectorized environment."""
+    """Raise ConfigError if `eval_workers` is set for an algorithm that evaluates in one vectorized
+    environment."""
     if run.eval_workers:
         raise ConfigError(
             f"eval_workers={run.eval_workers} conflicts with {learner}, which steps its environments "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cclf.training.evaluation import EvaluationWorkers
     from cclf.types import Learner
 
-# A new base algorithm is a line here. The first that supports a task is its default.
+# Modules of the base algorithms. The first that supports a task is the task's default.
 BUILT_IN = (
     "cclf.algorithms.sac",
     "cclf.algorithms.rainbow",
@@ -27,7 +27,8 @@ BUILT_IN = (
     "cclf.algorithms.drqv2",
     "cclf.algorithms.mrq",
 )
-# Groups of entry points, each of which names a `BaseAlgorithm` object. The first is the older name.
+# Groups of entry points of plugins; each entry point names a `BaseAlgorithm` object. The first group is
+# the older name.
 ENTRY_POINT_GROUPS = ("cclf.bases", "cclf.algorithms")
 
 
@@ -56,7 +57,8 @@ def algorithm_of(config: Config) -> BaseAlgorithm:
 
 
 def default_algorithm(kind: TaskKind, observe: ObservationType = "pixels") -> BaseAlgorithm:
-    """The first that learns such tasks from such observations, or else the first for such tasks."""
+    """The first algorithm for this kind of task that supports these observations; if there is none, the
+    first for this kind of task."""
     able = [each for each in algorithms().values() if kind in each.supported_tasks]
     fits = [each for each in able if observe in each.settings_type.supported_observations]
     return (fits or able)[0]
@@ -77,7 +79,7 @@ def make_agent(
 
 
 def _validate_algorithm(algorithm: BaseAlgorithm) -> str:
-    """What is wrong with a base algorithm of another package, to follow its name in a message."""
+    """What is wrong with a plugin's base algorithm, as a clause after its name; empty if nothing is."""
     needed = {"name", "supported_tasks", "settings_type", "methods"}
     if missing := sorted(needed - set(dir(algorithm))):
         return f"which lacks {', '.join(missing)}"

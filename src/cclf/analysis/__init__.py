@@ -1,1 +1,2 @@
-"""Reads run folders and results files. No torch: a laptop without it can draw every figure."""
+"""Statistics, tables and figures of run folders and results files. This package does not import
+torch, so it also works where torch is not installed."""

@@ -17,22 +17,22 @@ from cclf.errors import ConfigError
 
 REFERENCE_METHOD = "cclf"
 MIN_EVALUATIONS = 8  # of a run, to compute its mean return over training
-NEAR_BEST = 0.9  # share of the way from the lowest return to the best final mean
+NEAR_BEST = 0.9  # fraction of the difference between the lowest return and the best final mean
 BOLD = f"In bold: 0 is outside the interval, and both methods have {MIN_SEEDS} seeds or more."
 
 
 def difference_cell(
     difference: Interval, ours: np.ndarray, theirs: np.ndarray, *notes: str
 ) -> Cell:
-    """In bold if the difference is significant."""
+    """The difference with its interval, in bold if it is significant."""
     enough_seeds = min(len(ours), len(theirs)) >= MIN_SEEDS
     significant = enough_seeds and not difference.low <= 0 <= difference.high
     return interval_cell(difference, *notes, style="best" if significant else "")
 
 
 def cohens_d(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The difference of means divided by the pooled standard deviation, (runs, 1) each; nan if the
-    seeds of each method are equal.
+    """The difference of the means of two score arrays (runs, 1), divided by their pooled standard
+    deviation; nan if that is 0.
 
     >>> cohens_d(np.array([[2.0], [4.0]]), np.array([[1.0], [3.0]]))  # 1 / sqrt((2 + 2) / 2)
     0.7071067811865475
@@ -42,7 +42,7 @@ def cohens_d(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def pooled_deviation(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The pooled standard deviation across seeds, (runs, 1) each.
+    """The pooled standard deviation across seeds of two score arrays (runs, 1).
 
     >>> pooled_deviation(np.array([[2.0], [4.0]]), np.array([[1.0], [3.0]]))  # sqrt((2 + 2) / 2)
     1.4142135623730951
@@ -52,7 +52,8 @@ def pooled_deviation(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def differences_table(group: SuiteResults) -> Table:
-    """CCLF against each method with two seeds or more; without entries if there is none."""
+    """The difference of CCLF to each method with two seeds or more. Empty without such a
+    method."""
     entries = []
     for line in group.scores_at_steps:
         ours = line.scores.get(REFERENCE_METHOD, np.empty((0, 1)))
@@ -95,8 +96,8 @@ ACROSS_TASKS = {
 
 
 def across_tasks_table(aggregate: Aggregate) -> Table:
-    """CCLF against each method over all tasks, on their scales; without entries if CCLF was not
-    run."""
+    """CCLF compared with each method over all tasks, in normalized scores. Empty if
+    CCLF was not run."""
     entries: list[Entry] = []
     units: dict[str, str] = {}
     ours = aggregate.scores.get(REFERENCE_METHOD)
@@ -139,8 +140,8 @@ def across_tasks_table(aggregate: Aggregate) -> Table:
 
 
 def steps_table(group: SuiteResults) -> Table:
-    """Median steps until runs come near the best final return, how many reach it, and how many
-    fall below half of it again."""
+    """Median steps until runs come near the best final return, how many reach it, and how many of
+    those end below the midpoint between the lowest and the best return."""
     lowest, claimed = runs.lowest_returns(group.rows), _claimed_returns(group.suite)
     entries, uncompared = [], []
     for task, by_run in group.runs_by_task.items():
@@ -168,9 +169,9 @@ def steps_table(group: SuiteResults) -> Table:
                 continue
             steps = [runs.steps_to(evaluations, threshold) for evaluations in histories]
             reached, median = int(np.isfinite(steps).sum()), float(np.median(steps))
-            half = lowest[task] + 0.5 * progress
+            midpoint = lowest[task] + 0.5 * progress
             lost = sum(
-                step < np.inf and (last.state == "failed" or last.return_mean < half)
+                step < np.inf and (last.state == "failed" or last.return_mean < midpoint)
                 for step, (*_, last) in zip(steps, histories, strict=True)
             )
             share = statistics.wilson_interval(reached, len(histories))
@@ -190,10 +191,10 @@ def steps_table(group: SuiteResults) -> Table:
             entries.append(Entry(label, record, method, Cell(format_number(median), notes)))
     name, title = f"steps-{group.suite}-{group.profile}", "Steps to a return"
     way = "of the way from the task's lowest return to the best method's final mean"
-    named = "the one that a claim names" if claimed else ""
-    near = f"nine tenths {way}" if set(group.by_task) - set(claimed) else ""
+    thresholds = ["the one that a claim names"] * bool(claimed)
+    thresholds += [f"nine tenths {way}"] * bool(set(group.by_task) - set(claimed))
     caption = (
-        f"median environment steps to a return, {', or else '.join(filter(None, (named, near)))}. "
+        f"median environment steps to a return, {', or else '.join(thresholds)}. "
         f"A run that does not reach it counts as infinity. Lost: ended below half {way}."
     )
     if uncompared:
@@ -214,7 +215,7 @@ def _claimed_returns(suite: str) -> dict[str, float]:
     return dict(sorted(claimed))  # the highest comes last
 
 
-BASELINES = ("cclf", "curl")  # the paper's method, and the same without curiosity
+REFERENCE_METHODS = ("cclf", "curl")  # CCLF, and the same without curiosity
 
 
 def over_training_table(group: SuiteResults) -> Table:
@@ -237,16 +238,16 @@ def over_training_table(group: SuiteResults) -> Table:
             seeds = Cell(str(len(scores)))
             label = (Cell(method), Cell(short_task(task)), seeds, interval_cell(interval))
             row = [Entry(label, record)]
-            for baseline in BASELINES:
-                names = [f"{baseline}_less_it{end}" for end in ("", "_low", "_high")]
+            for reference in REFERENCE_METHODS:
+                names = [f"{reference}_less_it{end}" for end in ("", "_low", "_high")]
                 record |= dict.fromkeys(names, np.nan)
-                if baseline != method and baseline in means:
+                if reference != method and reference in means:
                     difference = statistics.bootstrap_statistic(
-                        [means[baseline], scores], mean_difference
+                        [means[reference], scores], mean_difference
                     )
                     record |= zip(names, difference.floats(), strict=True)
-                    cell = difference_cell(difference, means[baseline], scores)
-                    row.append(Entry(label, None, f"{baseline} − method", cell))
+                    cell = difference_cell(difference, means[reference], scores)
+                    row.append(Entry(label, None, f"{reference} − method", cell))
             entries += row
     caption = (
         "mean return over training (the mean of all evaluations of a run), and the difference of "
@@ -254,7 +255,7 @@ def over_training_table(group: SuiteResults) -> Table:
     )
     labels = ("method", "task", "seeds", "mean over training")
     compared = {entry.column for entry in entries}
-    columns = tuple(name for b in BASELINES if (name := f"{b} − method") in compared)
+    columns = tuple(name for m in REFERENCE_METHODS if (name := f"{m} − method") in compared)
     name, title = f"training-{group.suite}-{group.profile}", "Returns over training"
     return Table(name, entries, labels, columns, title, group.name, caption, BOLD)
 
@@ -266,16 +267,16 @@ def means_over_training(group: SuiteResults, task: str) -> dict[str, np.ndarray]
     finished = [
         _steps_of(evaluations) for evaluations in by_run.values() if evaluations[-1].state == "done"
     ]
-    usual = Counter(finished).most_common(1)[0][0] if finished else ()
-    if len(usual) < MIN_EVALUATIONS:
+    most_common = Counter(finished).most_common(1)[0][0] if finished else ()
+    if len(most_common) < MIN_EVALUATIONS:
         return {}
     rows = [
         row
         for evaluations in by_run.values()
-        if evaluations[-1].state == "failed" or _steps_of(evaluations) == usual
+        if evaluations[-1].state == "failed" or _steps_of(evaluations) == most_common
         for row in evaluations
     ]
-    means = runs.mean_returns(rows, group.methods, task, StepBudget("env_steps", usual[-1]))
+    means = runs.mean_returns(rows, group.methods, task, StepBudget("env_steps", most_common[-1]))
     return {method: scores for method, scores in means.items() if len(scores) > 1}
 
 

@@ -1,12 +1,12 @@
-"""Learning curves as numbers: those of each method, panels of them, and scales that panels
-share."""
+"""The data of learning curves: the curve of each method, panels of curves, and axis limits that
+panels share."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from cclf.analysis.published import seeds_of
+from cclf.analysis.published import published_curves
 from cclf.analysis.runs import ResultRow, group_by, lowest_returns, runs
 from cclf.analysis.statistics import mean_interval
 from cclf.analysis.suites import profile_order, task_order
@@ -33,7 +33,7 @@ class Curve(NamedTuple):
         return len(self.seeds) >= MIN_SEEDS
 
     @property
-    def outline(self) -> np.ndarray:
+    def extent(self) -> np.ndarray:
         """The lower and upper limit of the interval of the mean (2, P), or every run (seeds, P)."""
         return np.stack(mean_interval(self.returns)[1:]) if self.has_interval else self.returns
 
@@ -48,10 +48,10 @@ def curves(rows: Sequence[ResultRow]) -> dict[str, Curve]:
     A failed run continues at the lowest return of the task. Unfinished runs are included only if
     the method has no other run.
     """
-    kinds = {(row.task, row.profile) for row in rows}
-    if len(kinds) > 1:
+    settings = {(row.task, row.profile) for row in rows}
+    if len(settings) > 1:
         raise ValueError(
-            f"one panel shows one task and profile, got {sorted(kinds)}: select rows first"
+            f"one panel shows one task and profile, got {sorted(settings)}: select rows first"
         )
     lowest = lowest_returns(rows)
     by_run, result = runs(rows), {}
@@ -73,22 +73,23 @@ def panels(rows: Sequence[ResultRow], methods: Sequence[str] = ()) -> Panels:
     """The curves of each task under each profile, titled "task, profile"; only those of `methods`,
     in their order, if given."""
     result = {}
-    kinds = {(row.task, row.profile) for row in rows}
-    for kind in sorted(kinds, key=lambda kind: (*profile_order(kind[1]), *task_order(kind[0]))):
-        drawn = curves([row for row in rows if (row.task, row.profile) == kind])
+    settings = {(row.task, row.profile) for row in rows}
+    for task, profile in sorted(settings, key=lambda s: (*profile_order(s[1]), *task_order(s[0]))):
+        drawn = curves([row for row in rows if (row.task, row.profile) == (task, profile)])
         if methods:
             drawn = {method: drawn[method] for method in methods if method in drawn}
-        result[", ".join(kind)] = drawn
+        result[f"{task}, {profile}"] = drawn
     return result
 
 
 def with_published(panels: Panels) -> Panels:
-    """The same with the published curve of each method, up to the last step of ours."""
+    """The panels with the published curve of each method added, up to the last step of the
+    panel."""
     result = {}
     for title, methods in panels.items():
         known = {}
         last_step = max((int(curve.env_steps[-1]) for curve in methods.values()), default=0)
-        for method, (steps, returns) in seeds_of(_task(title)).items():
+        for method, (steps, returns) in published_curves(_task(title)).items():
             reached = steps <= last_step
             if method in methods and reached.any():
                 seeds = list(range(1, len(returns) + 1))
@@ -101,7 +102,7 @@ def shared_scales(panels: Panels) -> dict[str, Scale]:
     """The scale of each panel, by title; panels of one task share a scale."""
     lines: dict[str, list[Series]] = {}
     for title, methods in panels.items():
-        series = [(curve.env_steps, curve.outline) for curve in methods.values()]
+        series = [(curve.env_steps, curve.extent) for curve in methods.values()]
         lines.setdefault(_task(title), []).extend(series)
     scales = {task: scale_of(series) for task, series in lines.items() if series}
     return {title: scales[_task(title)] for title in panels if _task(title) in scales}
@@ -124,7 +125,7 @@ def scale_of(lines: Sequence[Series]) -> Scale:
 
 
 def _limits(parts: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Around the finite values, or around 0 if there is none."""
+    """The range of the finite values with a margin, or a range around 0 if there is none."""
     numbers = np.concatenate([np.ravel(part) for part in parts])
     finite = numbers[np.isfinite(numbers)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)

@@ -1,5 +1,5 @@
-"""The paper's tables and figures as runs: which methods on which tasks, how long, with how many
-seeds.
+"""The paper's tables and figures as runs: the methods, tasks, training steps and
+seeds of each.
 
 `paper` is the size of the paper's own experiment; `small` is the smallest size that can decide some
 of its claims, hence five seeds. The tables named after curiosity are not the paper's: they compare
@@ -39,12 +39,12 @@ _CONTROL_METHODS = ("sac-pixel", "curl", "drq", "curl+", "curl++", "select", "se
 _GRID_METHODS = ("a2c", "re3", "cclf", "re3+cclf")
 _COMBINATIONS = (*(method.name for method in ABLATIONS), "cclf")
 _REMOVE_ONE = tuple(name for name in _COMBINATIONS if name.count("+") == len(PIECES) - 2)
-_CONTROLLED = ("cclf", *(f"cclf-{control}" for control in CONTROLS))
-_FAST = ("--no-video", "--no-tensorboard")
-_ON_TOY = ("--env-steps", "1500", "--eval-every-env-steps", "100", *_FAST)
-_ON_DRQV2 = (
+_CCLF_AND_CONTROLS = ("cclf", *(f"cclf-{control}" for control in CONTROLS))
+_CSV_ONLY = ("--no-video", "--no-tensorboard")
+_TOY_OPTIONS = ("--env-steps", "1500", "--eval-every-env-steps", "100", *_CSV_ONLY)
+_DRQV2_OPTIONS = (
     *("--base", "drqv2", "--env-steps", "200000", "--eval-every-env-steps", "100000"),
-    *_FAST,
+    *_CSV_ONLY,
 )
 
 TABLES: dict[str, dict[Budget, Experiment]] = {
@@ -54,14 +54,14 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("dmc/cartpole-swingup",),
             _CONTROL_METHODS,
             _seeds(5),
-            ("--env-steps", "100000", *_FAST),
+            ("--env-steps", "100000", *_CSV_ONLY),
         ),
         "paper": Experiment(
             "DeepMind Control at 100K and 500K, all baselines",
             _DMC_TASKS,
             _CONTROL_METHODS,
             _seeds(6),
-            ("--env-steps", "500000", *_FAST),
+            ("--env-steps", "500000", *_CSV_ONLY),
         ),
     },
     "ablation": {
@@ -70,14 +70,14 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("dmc/cartpole-swingup",),
             (*_REMOVE_ONE, "cclf"),
             _seeds(5),
-            ("--env-steps", "100000", *_FAST),
+            ("--env-steps", "100000", *_CSV_ONLY),
         ),
         "paper": Experiment(
             "cartpole-swingup at 100K and 500K: all 15 combinations of the four pieces",
             ("dmc/cartpole-swingup",),
             _COMBINATIONS,
             _seeds(6),
-            ("--env-steps", "500000", *_FAST),
+            ("--env-steps", "500000", *_CSV_ONLY),
         ),
     },
     "minigrid": {
@@ -86,14 +86,14 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("minigrid/Empty-16x16", "minigrid/DoorKey-6x6"),
             _GRID_METHODS,
             _seeds(5),
-            ("--eval-every-env-steps", "25600", "--log-every-agent-steps", "12800", *_FAST),
+            ("--eval-every-env-steps", "25600", "--log-every-agent-steps", "12800", *_CSV_ONLY),
         ),
         "paper": Experiment(
             "MiniGrid: all three tasks, evaluated as often as the paper does",
             ("minigrid/Empty-16x16", "minigrid/DoorKey-6x6", "minigrid/DoorKey-8x8"),
             _GRID_METHODS,
             _seeds(5),
-            _FAST,
+            _CSV_ONLY,
         ),
     },
     "atari": {
@@ -102,26 +102,26 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             _ATARI_SMALL,
             ("curl", "drq", "cclf"),
             _seeds(5),
-            _FAST,
+            _CSV_ONLY,
         ),
         "paper": Experiment(
-            "26 games at 100K agent steps", _ATARI_TASKS, _ATARI_METHODS, _seeds(4), _FAST
+            "26 games at 100K agent steps", _ATARI_TASKS, _ATARI_METHODS, _seeds(4), _CSV_ONLY
         ),
     },
     "curiosity": {
         "small": Experiment(
-            "DoorKey-6x6: CCLF, and CCLF with its curiosity shuffled or even",
+            "DoorKey-6x6: CCLF, and CCLF with its curiosity shuffled or equal to its batch mean",
             ("minigrid/DoorKey-6x6",),
-            _CONTROLLED,
+            _CCLF_AND_CONTROLS,
             _seeds(20),
-            ("--eval-every-env-steps", "12800", "--log-every-agent-steps", "12800", *_FAST),
+            ("--eval-every-env-steps", "12800", "--log-every-agent-steps", "12800", *_CSV_ONLY),
         ),
         "paper": Experiment(
             "the same on DoorKey-6x6, cartpole-swingup and 26 games",
             ("minigrid/DoorKey-6x6", "dmc/cartpole-swingup", *_ATARI_TASKS),
-            _CONTROLLED,
+            _CCLF_AND_CONTROLS,
             _seeds(6),
-            _FAST,
+            _CSV_ONLY,
         ),
     },
     "curiosity-toy": {
@@ -130,14 +130,14 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("toy/reach",),
             ("cclf", "cclf-shuffled"),
             _seeds(12),
-            _ON_TOY,
+            _TOY_OPTIONS,
         ),
         "paper": Experiment(
-            "the same with even curiosity, and with CURL and DrQ",
+            "the same, also with the batch mean as curiosity, and with CURL and DrQ",
             ("toy/reach",),
-            ("curl", "drq", *_CONTROLLED),
+            ("curl", "drq", *_CCLF_AND_CONTROLS),
             _seeds(20),
-            _ON_TOY,
+            _TOY_OPTIONS,
         ),
     },
     "curiosity-re3": {
@@ -146,14 +146,14 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("minigrid/DoorKey-8x8",),
             ("re3+curl", "re3+cclf"),
             _seeds(5),
-            ("--eval-every-env-steps", "76800", *_FAST),
+            ("--eval-every-env-steps", "76800", *_CSV_ONLY),
         ),
         "paper": Experiment(
-            "the same with shuffled and even curiosity",
+            "the same, also with shuffled curiosity and with its batch mean",
             ("minigrid/DoorKey-8x8",),
             ("re3+curl", "re3+cclf", *(f"re3+cclf-{control}" for control in CONTROLS)),
             _seeds(20),
-            ("--eval-every-env-steps", "76800", *_FAST),
+            ("--eval-every-env-steps", "76800", *_CSV_ONLY),
         ),
     },
     "curiosity-drqv2": {
@@ -162,14 +162,14 @@ TABLES: dict[str, dict[Budget, Experiment]] = {
             ("dmc/pendulum-swingup",),
             ("drq-v2+cclf", "drq-v2+cclf-shuffled"),
             _seeds(5),
-            _ON_DRQV2,
+            _DRQV2_OPTIONS,
         ),
         "paper": Experiment(
-            "the same with even curiosity and plain DrQ-v2",
+            "the same, also with the batch mean as curiosity and with plain DrQ-v2",
             ("dmc/pendulum-swingup",),
             ("drq-v2", "drq-v2+cclf", "drq-v2+cclf-shuffled", "drq-v2+cclf-even"),
             _seeds(10),
-            _ON_DRQV2,
+            _DRQV2_OPTIONS,
         ),
     },
 }

@@ -1,7 +1,7 @@
 """Figures of results. A method has the same color and dashes in every figure.
 
-matplotlib has the settings of this package, independent of configuration files and of the settings
-of the calling program.
+Figures are drawn with matplotlib's defaults and the settings of this package, independent of
+configuration files and of the settings of the calling program.
 """
 
 import html
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-INK = "#010203"  # of text and axes; pages replace it by their own text color
-_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+TEXT_COLOR = "#010203"  # of text and axes; HTML pages replace it by their own text color
+_COLOR_KEYS = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
 # With a constant salt the same figure gives the same bytes.
-_OURS = {"svg.hashsalt": "cclf", **dict.fromkeys(_INKED, INK)}
-PANEL_INCHES = (3.6, 2.5)  # of a figure in a grid of figures
+_SETTINGS = {"svg.hashsalt": "cclf", **dict.fromkeys(_COLOR_KEYS, TEXT_COLOR)}
+PANEL_INCHES = (3.6, 2.5)  # width and height of a figure in a grid of figures
 ENV_STEPS = "environment steps"
 MANY_METHODS = 5  # with more, bands are paler, so that they do not hide each other
 REFERENCE_LINE: LineStyle = {"color": "#888888", "lw": 0.8, "ls": (0, (4, 3))}
@@ -58,7 +58,7 @@ _READ_FOLDER = os.O_PATH if sys.platform == "linux" else os.O_RDONLY
 
 
 @cache
-def _package() -> ModuleType:
+def _matplotlib() -> ModuleType:
     """Import matplotlib from another directory: the first import reads a file matplotlibrc in the
     working directory, which may be an untrusted run folder."""
     working_directory = os.open(".", _READ_FOLDER)
@@ -77,7 +77,7 @@ def _package() -> ModuleType:
 def new_figure(
     figsize: tuple[float, float], layout: str = "constrained", dpi: float | None = None
 ) -> "Figure":
-    figure: Figure = _package().figure.Figure(figsize=figsize, layout=layout, dpi=dpi)
+    figure: Figure = _matplotlib().figure.Figure(figsize=figsize, layout=layout, dpi=dpi)
     return figure
 
 
@@ -85,14 +85,14 @@ def new_figure(
 def settings(**further: str | float) -> Iterator[None]:
     """matplotlib's defaults and the settings of this package; also as a decorator of a function
     that makes or saves a figure. `further` names settings, with `_` for their dot."""
-    package = _package()
-    wanted = {**package.rcParamsDefault, **_OURS}
+    matplotlib = _matplotlib()
+    wanted = {**matplotlib.rcParamsDefault, **_SETTINGS}
     wanted |= {name.replace("_", "."): value for name, value in further.items()}
-    # As a dict: looking up the backend would choose one, and setting every value takes long.
-    now = dict(dict.items(package.rcParams))
-    changed = {name: value for name, value in wanted.items() if now.get(name) != value}
+    # dict.items, since rcParams["backend"] would choose one. Setting only what differs is faster.
+    current = dict(dict.items(matplotlib.rcParams))
+    changed = {name: value for name, value in wanted.items() if current.get(name) != value}
     changed.pop("backend", None)
-    with package.rc_context(changed):
+    with matplotlib.rc_context(changed):
         yield
 
 
@@ -126,9 +126,9 @@ def learning_curves(
                 steps, curve.returns.mean(0), lw=1.8, marker=marker, ms=5, **style.line
             )
             if curve.has_interval:
-                axis.fill_between(steps, *curve.outline, color=style.color, alpha=alpha, lw=0)
+                axis.fill_between(steps, *curve.extent, color=style.color, alpha=alpha, lw=0)
             elif len(curve.seeds) > 1:
-                runs = curve.outline.T
+                runs = curve.returns.T
                 axis.plot(steps, runs, color=style.color, lw=0.8, alpha=0.45, marker=marker, ms=2.5)
         style_axis(axis, ENV_STEPS, "return", title)
         if title in scales:
@@ -167,13 +167,13 @@ def intervals(
     if reference_value is not None:
         axis.axvline(reference_value, **REFERENCE_LINE)
     axis.set_yticks(range(len(values)), [escape_mathtext(method) for method in values])
-    axis.set_ylim(len(values) - 0.4, -0.6)  # the first on top, and none on the border
+    axis.set_ylim(len(values) - 0.4, -0.6)  # the first method on top, and a margin at both ends
     style_axis(axis, xlabel)
     return figure
 
 
 @settings()
-def profiles(
+def performance_profiles(
     thresholds: np.ndarray,
     shares: Mapping[str, Interval],
     xlabel: str,
@@ -200,14 +200,14 @@ def over_training(
     scale: Scale | None = None,
     reference_value: float | None = None,
 ) -> "Figure":
-    """Logged quantities from 0 up: for each name a line per run. Without `series_styles` the names
-    are in a legend. `reference_value` is marked."""
+    """Logged quantities over training, on an axis that begins at 0: for each name a line per run.
+    Without `series_styles` the names are in a legend. `reference_value` is a dashed line."""
     figure, axis = _panel()
-    drawn = series_styles or default_styles(series)
+    used_styles = series_styles or default_styles(series)
     for name, runs in series.items():
         for number, (env_steps, values) in enumerate(runs):
             label = "_" if series_styles or number else escape_mathtext(name)
-            axis.plot(env_steps, values, lw=1.4, alpha=0.8, label=label, **drawn[name].line)
+            axis.plot(env_steps, values, lw=1.4, alpha=0.8, label=label, **used_styles[name].line)
     top = axis.get_ylim()[1]
     if scale is not None:
         axis.set_xlim(scale.x)
@@ -249,7 +249,7 @@ def scatter(x: np.ndarray, y: np.ndarray, title: str, xlabel: str, ylabel: str) 
     figure, axis = _panel(dpi=150)
     order = np.argsort(x, kind="stable")
     shown = order[np.linspace(0, len(order) - 1, min(len(order), 4_000)).astype(int)]
-    size = 2.5 if len(shown) > 1_000 else 6.0  # few dots would be lost
+    size = 2.5 if len(shown) > 1_000 else 6.0  # small dots are hard to see if there are few
     axis.plot(x[shown], y[shown], ".", ms=size, alpha=0.4, color="#7598c6", mew=0, rasterized=True)
     groups = [order[part] for part in _groups(x[order])]
     if len(groups) > 1:
@@ -319,7 +319,7 @@ def inline_svg(figure: "Figure", label: str) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = svg[svg.index("<svg") :].replace(TEXT_COLOR, "currentColor")
     return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
 
 

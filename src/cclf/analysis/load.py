@@ -45,12 +45,14 @@ class Source(NamedTuple):
 
 
 def read(path: Path) -> list[ResultRow]:
-    """Rows under `path` that can be compared: without longer evaluations that not every run has."""
+    """Rows under `path` that can be compared: without evaluations of more episodes that only some
+    runs have."""
     return runs.with_common_episode_count(read_source(path).rows)
 
 
 def read_source(path: Path) -> Source:
-    """All of `path`: a folder with run folders, a folder with results files, or one such file."""
+    """All rows and runs of `path`: a folder with run folders, a folder with results files, or one
+    such file."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist")
     is_run_source = path.is_dir() and any(_run_files(path))
@@ -122,18 +124,23 @@ def read_run_config(run: Path) -> Json:
     if os.path.lexists(run / "config.json"):
         return read_json(run / "config.json")
     with data_error_context(f"cannot tell from {run / FAILURE_MARK} which run failed"):
-        note = read_json(run / FAILURE_MARK)
-        if "config" in note:
-            return dict(note["config"])
+        record = read_json(run / FAILURE_MARK)
+        if "config" in record:
+            return dict(record["config"])
         # written by an earlier version
         config = presets.resolve(
-            note["task"], note["method"], seed=note["seed"], profile=note["profile"], make_env=False
+            record["task"],
+            record["method"],
+            seed=record["seed"],
+            profile=record["profile"],
+            make_env=False,
         )
         return config.to_dict()
 
 
 def read_manifest(run: Path) -> Json:
-    """Empty if it is lost, or if the run ended before it was written."""
+    """The manifest of a run; empty if the file is missing or the run ended before it was
+    written."""
     return read_json(run / "manifest.json") if (run / "manifest.json").exists() else {}
 
 
@@ -184,7 +191,7 @@ def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[R
     lines += [
         line | {"wall_seconds": seconds.get(line["env_steps"], "0")}
         for line in _lines(run / "final.csv")
-        # an evaluation of the same agent in as many episodes adds nothing
+        # skip a final evaluation with the same env steps and episodes as a row of eval.csv
         if (line["env_steps"], line["episodes"]) not in evaluated
     ]
     state = _state(run, config, max((int(line["env_steps"]) for line in lines), default=0))
@@ -209,14 +216,14 @@ def _rows_of_run(run: Path, key: RunKey, config: Json, manifest: Json) -> list[R
 
 
 def _state(run: Path, config: Json, reached: int) -> RunState:
-    """A run that its sweep recorded as failed may have been completed since."""
-    plan, repeat = config["run"], config["env"]["action_repeat"]
+    """The state of a run. One that its sweep recorded as failed may have been completed since."""
+    settings, repeat = config["run"], config["env"]["action_repeat"]
     marked = (run / FAILURE_MARK).exists() and not is_complete(
-        run, plan["env_steps"], repeat, plan.get("final_eval_episodes", 0)
+        run, settings["env_steps"], repeat, settings.get("final_eval_episodes", 0)
     )
     if marked or (run / FAILURE_BUNDLE).exists():
         return "failed"
-    return "done" if reached >= plan["env_steps"] else "unfinished"
+    return "done" if reached >= settings["env_steps"] else "unfinished"
 
 
 def _origin(manifest: Json, env_steps: int) -> tuple[str, str]:
@@ -238,17 +245,17 @@ def _lines(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(complete, newline="")))
 
 
-def merge_known(rows: Sequence[ResultRow], folder: Path) -> list[ResultRow]:
-    """`rows`, and those of other runs of their methods in results files of `folder`. Rows of the
-    same run are replaced, since it may have continued; a different run of the same name is an
-    error."""
-    merged, known = list(rows), {row[:4] for row in rows}
-    measured = {(*row[:5], row.episodes): row.return_mean for row in rows}
+def merge_results(rows: Sequence[ResultRow], folder: Path) -> list[ResultRow]:
+    """`rows`, and the rows of other runs of the same methods in the results files of `folder`. Rows
+    of the same run are replaced, since it may have continued; a different run of the same name is
+    an error."""
+    merged, new_keys = list(rows), {row[:4] for row in rows}  # row[:4] is the RunKey
+    new_returns = {(*row[:5], row.episodes): row.return_mean for row in rows}
     for path in (folder / name for name in sorted({_file_name(row) for row in rows})):
         for row in read_results(path) if path.exists() else []:
-            if row[:4] not in known:
+            if row[:4] not in new_keys:
                 merged.append(row)
-            elif not math.isnan(row.return_mean) and row.return_mean != measured.get(
+            elif not math.isnan(row.return_mean) and row.return_mean != new_returns.get(
                 (*row[:5], row.episodes)
             ):
                 raise ConfigError(
@@ -259,7 +266,7 @@ def merge_known(rows: Sequence[ResultRow], folder: Path) -> list[ResultRow]:
 
 
 def _file_name(row: ResultRow) -> str:
-    """Variants of a method share a file."""
+    """The results file of a method and its variants."""
     return f"{row.method.partition(', ')[0]}.csv"
 
 

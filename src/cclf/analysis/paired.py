@@ -1,5 +1,5 @@
 """Paired comparisons of two methods: the difference of each seed's mean return over training, its
-interval, and what so many pairs can detect."""
+interval, and the smallest difference that this number of pairs can detect."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # The quantiles of the normal distribution for a two-sided test at 5 % and for a power of 80 %.
 Z_TEST, Z_POWER = 1.959964, 0.841621
-FLIPS = 100_000  # of the permutation test, if there are more ways to flip the signs
+MAX_SIGN_FLIPS = 100_000  # random sign flips of the permutation test where all 2^n would be more
 MIN_PAIRS = 2
 
 
@@ -41,7 +41,7 @@ class PairedDifference(NamedTuple):
     difference: float
     low: float  # its 95 % interval, by the bootstrap over pairs
     high: float
-    detectable: float  # the smallest difference that so many pairs detect with 80 % power
+    detectable: float  # the smallest difference that this number of pairs detects with 80 % power
     p: float  # two-sided, by flipping the signs of the differences
     p_holm: float  # the same, corrected for the number of tasks
 
@@ -61,8 +61,8 @@ def compare(
     pairs: Mapping[str, tuple[Arm, Arm]], env_steps: Mapping[str, int]
 ) -> list[PairedDifference]:
     """For each task the difference of its two arms over the seeds that have finished in both, or
-    failed: as everywhere, a failed run scores the lowest return that was observed. Tasks with fewer
-    than two pairs are left out."""
+    failed: as in every statistic, a failed run scores the lowest return that was observed. Tasks
+    with fewer than two pairs are left out."""
     found = []
     for task, arms in pairs.items():
         rows = [
@@ -113,22 +113,23 @@ def detectable_difference(differences: np.ndarray) -> float:
     >>> round(detectable_difference(np.array([0.0, 2.0, 0.0, 2.0])), 3)  # s = 1.1547
     1.617
     """
-    spread = differences.std(ddof=1) / np.sqrt(len(differences))
-    return float((Z_TEST + Z_POWER) * spread)
+    standard_error = differences.std(ddof=1) / np.sqrt(len(differences))
+    return float((Z_TEST + Z_POWER) * standard_error)
 
 
 def sign_flip_p(differences: np.ndarray, seed: int = 0) -> float:
-    """The share of all ways to flip the signs of the differences whose mean is at least as far from 0:
-    without a difference between two methods, each sign is as likely. Of many ways, a sample.
+    """The fraction of all sign flips of the differences whose mean is at least as far from 0. Under
+    the null hypothesis both signs are equally likely. Of more than
+    MAX_SIGN_FLIPS a sample is used.
 
     >>> sign_flip_p(np.array([1.0, 2.0, 3.0]))  # +++ and --- of 8
     0.25
     """
     count = len(differences)
-    if 2**count <= FLIPS:
+    if 2**count <= MAX_SIGN_FLIPS:
         flips = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     else:
-        flips = np.random.default_rng(seed).integers(0, 2, (FLIPS, count))
+        flips = np.random.default_rng(seed).integers(0, 2, (MAX_SIGN_FLIPS, count))
         flips[0] = 0  # the signs as they are
     means = np.abs(((1 - 2 * flips) * differences).mean(1))
     return float((means >= abs(differences.mean()) - 1e-12).mean())
@@ -137,13 +138,13 @@ def sign_flip_p(differences: np.ndarray, seed: int = 0) -> float:
 def holm(p: Sequence[float]) -> list[float]:
     """Holm's correction of the p-values of a family of tests.
 
-    >>> holm([0.01, 0.04, 0.03])  # 3 * 0.01; 2 * 0.03; then not less than that
+    >>> holm([0.01, 0.04, 0.03])  # 3 * 0.01; 2 * 0.03; 1 * 0.04, raised to the previous 0.06
     [0.03, 0.06, 0.06]
     """
-    corrected, most = [0.0] * len(p), 0.0
+    corrected, largest = [0.0] * len(p), 0.0
     for rank, index in enumerate(np.argsort(p, kind="stable")):
-        most = max(most, min(1.0, (len(p) - rank) * p[index]))
-        corrected[index] = most
+        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
+        corrected[index] = largest
     return corrected
 
 
@@ -153,8 +154,8 @@ def figure(found: Sequence[PairedDifference]) -> "Figure":
     drawing = new_figure(figsize=(6.4, 0.62 * len(found) + 1.0))
     axis = drawing.subplots()
     for place, each in enumerate(found):
-        spread = np.linspace(-0.16, 0.16, len(each.seeds))
-        axis.plot(each.differences, place + spread, "o", color=BLUE, ms=3.5, alpha=0.45, mew=0)
+        offsets = np.linspace(-0.16, 0.16, len(each.seeds))
+        axis.plot(each.differences, place + offsets, "o", color=BLUE, ms=3.5, alpha=0.45, mew=0)
         axis.plot([each.low, each.high], [place, place], color=RED, lw=5, alpha=0.5)
         axis.plot([each.difference], [place], "o", color=RED, ms=6)
     axis.axvline(0.0, **REFERENCE_LINE)

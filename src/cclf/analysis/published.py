@@ -43,7 +43,7 @@ def budget_of(line: dict[str, str]) -> StepBudget | None:
 
 @functools.cache
 def published(file_name: str) -> tuple[Published, ...]:
-    """One of: dmc, drqv2, ablation, atari, atari_reruns, atari_aggregates, minigrid, cost."""
+    """The rows of dmc, drqv2, ablation, atari, atari_reruns, atari_aggregates, minigrid or cost."""
     return tuple(
         Published(
             line["table"],
@@ -60,7 +60,7 @@ def published(file_name: str) -> tuple[Published, ...]:
     )
 
 
-def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def published_curves(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Learning curves of which every seed was published, by method: environment steps (P,), returns
     (seeds, P)."""
     by_method: dict[str, dict[int, list[float]]] = {}
@@ -75,8 +75,8 @@ def seeds_of(task: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def score_range(task: str) -> tuple[float, float] | None:
-    """The returns that become 0 and 1 before tasks are averaged: random and human on Atari, the
-    bounds of the return on DeepMind Control; elsewhere returns stay as they are (MiniGrid's lie
+    """The returns that are mapped to 0 and 1 before tasks are averaged: random and human on Atari,
+    the bounds of the return on DeepMind Control; elsewhere returns stay as they are (MiniGrid's lie
     in [0, 1]). None for a game without a human score."""
     if task.startswith("atari/"):
         table = {row.method: row.mean for row in published("atari") if row.task == task}

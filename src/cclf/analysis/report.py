@@ -262,7 +262,7 @@ def _across_tasks_figures(aggregate: Aggregate, method_styles: Styles) -> Figure
     panels: dict[str, Draw] = {
         "IQM": partial(figures.intervals, iqms, "IQM of scores", method_styles=method_styles),
         "performance profiles": partial(
-            figures.profiles, thresholds, shares, "score", method_styles
+            figures.performance_profiles, thresholds, shares, "score", method_styles
         ),
     }
     improvement = {

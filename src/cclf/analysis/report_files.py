@@ -5,7 +5,7 @@ which `cclf report --markdown` fills with tables:
     written by `cclf report results --markdown THIS_FILE`
     <!-- end of table -->
 
-A name is that of the table's CSV file, after the name of its part if a report has several parts.
+The name of a table is that of its CSV file; if the report has several parts, PART/ precedes it.
 `verdicts` are the verdict tables of all parts.
 """
 
@@ -50,7 +50,7 @@ def claim_summaries(report: ReportContent) -> list[ClaimSummary]:
 
 
 def tiles(report: ReportContent) -> list[tuple[str, str, str]]:
-    """Number, label and CSS class of the summary."""
+    """Number, label and CSS class of each tile of the summary."""
     runs = [run for part in report.parts for run in part.runs.items()]
     failed = sum(evaluations[-1].state == "failed" for _, evaluations in runs)
     states = Counter(
@@ -129,12 +129,13 @@ def write_report(
     pdf: Path | None = None,
     png: Path | None = None,
     table_folder: Path | None = None,
-    marked: Sequence[Path] = (),
+    documents: Sequence[Path] = (),
 ) -> list[Path]:
     """Write the page, and figures, tables and documents if asked for; returns the files written.
     Everything is made before the first file is written, so an error changes none."""
-    markdown = markdown_tables(report) if marked else {}
-    contents: dict[Path, str | bytes] = {path: update_document(path, markdown) for path in marked}
+    markdown = markdown_tables(report) if documents else {}
+    contents: dict[Path, str | bytes] = {}
+    contents |= {path: update_document(path, markdown) for path in documents}
     contents[out] = to_html(report)
     for part in report.parts:
         for folder, suffix in ((pdf, "pdf"), (png, "png")):

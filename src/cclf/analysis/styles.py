@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypedDict
 
-# Each has a contrast of 3 to light and to dark pages.
+# Each has a contrast ratio of at least 3:1 to light and to dark pages.
 RED, BLUE, GREEN, ORANGE, PURPLE = "#d1495b", "#4878c0", "#3a9a5f", "#cb7a12", "#9055b8"
 TEAL, BROWN, GREY, PINK, OLIVE = "#1b98a8", "#8c6d4a", "#808080", "#cf63a6", "#8a8d2b"
 PALETTE = (RED, BLUE, GREEN, ORANGE, PURPLE, TEAL, BROWN, GREY, PINK, OLIVE)
@@ -89,18 +89,18 @@ def styles(methods: Iterable[str]) -> dict[str, Style]:
     chosen = {name: STYLES[name] for name in names if name in STYLES}
     for name in names:
         if name not in chosen:
-            chosen[name] = _free(zlib.crc32(name.encode()), list(chosen.values()))
+            chosen[name] = _least_used_style(zlib.crc32(name.encode()), list(chosen.values()))
     return {name: chosen[name] for name in names}
 
 
-def _free(begin: int, taken: list[Style]) -> Style:
+def _least_used_style(name_hash: int, taken: list[Style]) -> Style:
     colors = Counter(style.color for style in taken)
     dashes = Counter(style.dashes for style in taken)
     every = [Style(color, dash) for color in PALETTE for dash in DASHES]
     free = [style for style in every if not any(alike(style, other) for other in taken)] or every
 
-    def crowding(style: Style) -> tuple[int, int, int]:
-        place = (PALETTE.index(style.color) - begin) % len(PALETTE)
+    def usage(style: Style) -> tuple[int, int, int]:
+        place = (PALETTE.index(style.color) - name_hash) % len(PALETTE)
         return colors[style.color], dashes[style.dashes], place
 
-    return min(free, key=crowding)
+    return min(free, key=usage)

@@ -33,8 +33,8 @@ class SuiteResults:
 
     @cached_property
     def scores_at_steps(self) -> "list[ScoresAtStep]":
-        """Of each task at each reported step count. On Atari also of the best evaluation of each
-        run: some published columns are that, and are compared with it only."""
+        """The scores on each task at each reported step count. On Atari also those of the best
+        evaluation of each run, which some published columns hold and are compared with only."""
         entries = []
         for task, rows in self.by_task.items():
             known = _published(task, self.methods)
@@ -81,7 +81,8 @@ def _task(row: ResultRow) -> str:
 
 
 def profile_order(profile: str) -> tuple[int, str]:
-    """entropy-0.01 before entropy-0.001, as in the figures."""
+    """Sort key of profiles: by length, then by name, so that entropy-0.01 precedes
+    entropy-0.001."""
     return len(profile), profile
 
 
@@ -91,8 +92,8 @@ def task_order(task: str) -> tuple[int, str]:
 
 
 def sort_methods(suite: str, methods: Iterable[str]) -> list[str]:
-    """In the order of the base algorithms that support the suite; a variant follows its method,
-    and unknown methods come last, by name."""
+    """The methods in the order of the base algorithms that support the suite; a variant follows its
+    method, and unknown methods come last, by name."""
     known = [
         name
         for base in algorithms().values()
@@ -114,25 +115,25 @@ def methods_in_order(keys: Iterable[runs.RunKey]) -> list[str]:
     return list(dict.fromkeys(method for methods in ordered for method in methods))
 
 
-def report_steps(named: runs.Runs, task: str) -> list[StepBudget]:
+def report_steps(by_run: runs.Runs, task: str) -> list[StepBudget]:
     """The step counts at which a task is reported: those of published numbers that were reached,
     and the last steps of runs."""
     unit: StepUnit = "agent_steps" if task.startswith("atari/") else "env_steps"
-    counter, by_run = StepBudget(unit, 0), list(named.values())
+    counter, histories = StepBudget(unit, 0), list(by_run.values())
     final_steps = {
         counter.steps_of(evaluations[-1])
-        for evaluations in by_run
+        for evaluations in histories
         if evaluations[-1].state == "done"
     }
     if not final_steps:  # nothing is finished: the step that all runs have reached
-        final_steps = {min(counter.steps_of(evaluations[-1]) for evaluations in by_run)}
-    known = _published(task, {key.method for key in named})
+        final_steps = {min(counter.steps_of(evaluations[-1]) for evaluations in histories)}
+    known = _published(task, {key.method for key in by_run})
     budgets = {StepBudget(unit, steps) for steps in final_steps if steps}
     budgets |= {row.budget for row in known if row.budget}
     return sorted(
         budget
         for budget in budgets
-        if any(runs.evaluation_at(evaluations, budget) for evaluations in by_run)
+        if any(runs.evaluation_at(evaluations, budget) for evaluations in histories)
     )
 
 
@@ -150,7 +151,7 @@ def _published(task: str, methods: Collection[str]) -> list[Published]:
 
 class Aggregate(NamedTuple):
     """Scores across the tasks of one suite under one profile, normalized by task, of the methods
-    that have every task."""
+    that were run on every task."""
 
     suite: str
     profile: str
@@ -164,13 +165,13 @@ class Aggregate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The name of the files of its table and figures."""
         return f"across {self.suite} {self.profile} {self.when}"
 
 
 def aggregate_scores(group: SuiteResults) -> list[Aggregate]:
-    """At each step count that all tasks share, or if they share none, at the end of each. Tasks
-    without a scale are excluded."""
+    """The scores across tasks at each step count that all tasks share; if they share none, at the
+    end of each task. Tasks without a scale are excluded."""
     budgets = {
         task: steps
         for task in group.by_task

@@ -117,7 +117,7 @@ def _clearly_best(
 
 
 def short_task(task: str) -> str:
-    """Without its suite, which the table names."""
+    """The name of a task without its suite, which the title of the table contains."""
     return task.partition("/")[2] or task
 
 
@@ -191,11 +191,11 @@ def cost_table(group: SuiteResults) -> Table:
     last = [run[-1] for by_run in group.runs_by_task.values() for run in by_run.values()]
     timed = [row for row in last if row.state == "done" and row.wall_seconds > 0]
     tasks = list(group.by_task)
-    by_place = group_by(timed, lambda row: (tasks.index(row.task), row.device, row.method))
+    by_machine = group_by(timed, lambda row: (tasks.index(row.task), row.device, row.method))
     methods = sort_methods(group.suite, (row.method for row in timed))
     entries = []
     for (task_number, device, method), rows in sorted(
-        by_place.items(), key=lambda item: (*item[0][:2], methods.index(item[0][2]))
+        by_machine.items(), key=lambda item: (*item[0][:2], methods.index(item[0][2]))
     ):
         task = tasks[task_number]
         seconds = float(np.median([row.wall_seconds for row in rows]))

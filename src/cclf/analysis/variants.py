@@ -33,7 +33,7 @@ def run_key(config: Json) -> RunKey:
         settings.get("encoder", ""),
     )
     defaults = ("fp32", "pixels", "")
-    added = [f"-{own}" for own, usual in zip(suffixes, defaults, strict=True) if own != usual]
+    added = [f"-{own}" for own, default in zip(suffixes, defaults, strict=True) if own != default]
     name = f"{profile}{''.join(added)}"
     return RunKey(str(config["task"]), str(config["method_name"]), name, int(config["seed"]))
 
@@ -96,11 +96,11 @@ def _settings(config: Json) -> dict[str, object]:
 
 
 def _variant(key: RunKey, config: Json, varied: Collection[str]) -> str:
-    own, usual = _settings(config), _preset(config)
+    own, preset = _settings(config), _preset(config)
     parts = [
         f"{name.rpartition('.')[2]}={own[name]}"
         for name in sorted(varied)
-        if name in own and (name not in usual or own[name] != usual[name])
+        if name in own and (name not in preset or own[name] != preset[name])
     ]
     if len(parts) > MAX_SETTINGS:
         digest = zlib.crc32(", ".join(parts).encode())

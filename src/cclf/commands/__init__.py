@@ -1,5 +1,5 @@
-"""What each command does: a module for each, with a function `main`. It is imported when its command is
-called, and imports torch only where it must."""
+"""One module per command, with a function `main`. A module is imported when its command is called,
+and imports torch only where it is needed."""
 
 import os
 
@@ -19,7 +19,7 @@ COMMANDS = (
     ),
     *("results", "plot", "report", "bench", "doctor", "methods", "tasks"),
 )
-DEBUG = "CCLF_DEBUG"  # environment variable: show the traceback of an error of the system
+DEBUG = "CCLF_DEBUG"  # environment variable: show the traceback of an operating system error
 
 
 def limit_openmp_spinning() -> None:

@@ -116,7 +116,7 @@ BENCHMARKS = {
 
 
 def benchmarks() -> dict[str, Benchmark]:
-    """By name, with those of single algorithms."""
+    """All benchmarks by name, including those that single algorithms define."""
     own = {name: algorithm.benchmark() for name, algorithm in algorithms().items()}
     return BENCHMARKS | {name: benchmark for name, benchmark in own.items() if benchmark}
 
@@ -139,12 +139,12 @@ def main(arguments: list[str]) -> int:
     if vars(options)["json"]:
         print_json(report)
         return EXIT_DONE
-    figure = known[name].figure
+    quantity = known[name].report_key
     rows = [
-        (method, f"{figures[figure]:,.5g}")
-        for method, figures in report.items()
-        if isinstance(figures, dict) and figure in figures
+        (method, f"{measured[quantity]:,.5g}")
+        for method, measured in report.items()
+        if isinstance(measured, dict) and quantity in measured
     ]
-    place = f"{report['task']}, {report['device']}" if "task" in report else report["device"]
-    print_table((f"method on {place}", known[name].unit), rows)
+    setting = f"{report['task']}, {report['device']}" if "task" in report else report["device"]
+    print_table((f"method on {setting}", known[name].unit), rows)
     return EXIT_DONE

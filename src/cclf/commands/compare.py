@@ -11,7 +11,7 @@ import tyro
 from cclf.algorithms.base import DEFAULT_PROFILE
 from cclf.algorithms.registry import find_algorithm
 from cclf.commands.options import (
-    FIGURES,
+    FIGURE_SUFFIXES,
     DryRun,
     Json,
     Profile,
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         )
     require_extras("the figure of cclf compare", ("report",))
     figure = options.plot or options.out / f"compare-{options.method}-{options.against}.svg"
-    check_writable(figure, FIGURES)
+    check_writable(figure, FIGURE_SUFFIXES)
     check_writable(options.out, is_folder=True)
 
     specs, exit_code = run_sweep(

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from cclf.commands.options import (
-    PAGES,
+    PAGE_SUFFIXES,
     Device,
     Json,
     check_writable,
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
 
     task = run_folder.read_config(run).task
     require_extras("the page of cclf inspect", rendering_extras(task))
-    check_writable(out, PAGES)
+    check_writable(out, PAGE_SUFFIXES)
     device = devices.choose_device(options.device)
     report = inspect_run(run, options.samples, device, options.trust_imports)
     with output_errors(out):
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
         print(out)
 
 
-BATCH_OF_PROBE = 128  # transitions, as in the default rollout of A2C
+PROBE_BATCH_SIZE = 128  # transitions, as in the default rollout of A2C
 
 
 def _probe(options: InspectOptions, run: Path) -> None:
@@ -89,7 +89,7 @@ def _probe(options: InspectOptions, run: Path) -> None:
         run,
         options.curiosity,
         options.follow,
-        max(2, options.samples // BATCH_OF_PROBE),
+        max(2, options.samples // PROBE_BATCH_SIZE),
         devices.choose_device(options.device),
         options.trust_imports,
     )

@@ -1,4 +1,4 @@
-"""What commands share: options declared as dataclasses, checks of outputs, tables."""
+"""Code that commands share: options declared as dataclasses, checks of output paths, tables."""
 
 import ast
 import contextlib
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 EMPTY_PATH = "the path is empty: name a file or folder, or . for the working directory"
 HELP_COLUMNS = 80
-FIGURES, PAGES = (".svg", ".png", ".pdf"), (".html", ".htm")  # suffixes of outputs
+FIGURE_SUFFIXES, PAGE_SUFFIXES = (".svg", ".png", ".pdf"), (".html", ".htm")
 
 # Options of several commands.
 BaseName = Annotated[
@@ -66,7 +66,7 @@ EvaluationSeed = Annotated[
     validation.Seed,
     tyro.conf.arg(help="Seed of the episodes. It is independent of the seed of the run."),
 ]
-# Off by default, also where other switches have both of their forms.
+# A flag without the form --no-NAME, also in commands whose other flags have it.
 Switch = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Json = Annotated[Switch, tyro.conf.arg(help="Print one JSON document on standard output.")]
 
@@ -115,8 +115,8 @@ def option_types(kind: "DataclassInstance | type[DataclassInstance]") -> dict[st
 
 
 def check_options(arguments: list[str], types: dict[str, Any], prog: str) -> list[str]:
-    """The arguments with options as `--with-dashes`. Raises ConfigError for an option that is not one
-    of these, and for an empty path, which pathlib reads as the working directory."""
+    """The arguments with options as `--with-dashes`. Raises ConfigError for an option that is not
+    in `types`, and for an empty path, which pathlib reads as the working directory."""
     switched_off = (
         f"--no-{name.removeprefix('--')}" for name, each in types.items() if each is bool
     )
@@ -170,8 +170,9 @@ def field_help(kind: type) -> dict[str, str]:
 
 
 def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """As tyro's own rule, but a text is shown as its option in capitals, the help of an option has no
-    line breaks of the source, and a default that says nothing is not shown."""
+    """tyro's rule for dataclasses with three changes: the placeholder of a string is the name of
+    its option in capitals, help texts do not keep the line breaks of the source, and empty defaults
+    are hidden."""
     kind = info.type
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         return None
@@ -183,11 +184,11 @@ def _dataclass_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
         default = values.get(field.name, field.default)
         if default is dataclasses.MISSING:
             default = () if get_origin(plain) is tuple else tyro.MISSING_NONPROP
-        says_nothing = default in (None, (), "") or (default is False and not values)
+        is_empty = default in (None, (), "") or (default is False and not values)
         shown = tyro.conf.arg(
-            metavar=_metavar(field.name, plain), help_behavior_hint="" if says_nothing else None
+            metavar=_metavar(field.name, plain), help_behavior_hint="" if is_empty else None
         )
-        # What the annotation says comes later and is stronger.
+        # Settings of the annotation come last, so that they override `shown`.
         is_annotated = get_origin(declared) is Annotated
         kind_of_value, *metadata = get_args(declared) if is_annotated else (declared,)
         annotation = annotated[(kind_of_value, shown, *metadata)]
@@ -216,8 +217,8 @@ def _metavar(name: str, kind: object) -> str | None:
 
 @contextlib.contextmanager
 def output_errors(out: Path) -> Iterator[None]:
-    """Report an output that cannot be written as one line that names it, and one that replaced an
-    existing file with a message."""
+    """Turn an error while writing `out` into a ConfigError of one line that names it. Print a
+    message if an existing file was replaced."""
     replaces = out.is_file()
     try:
         yield

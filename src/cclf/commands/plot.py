@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import FIGURES, check_writable, output_errors, parse
+from cclf.commands.options import FIGURE_SUFFIXES, check_writable, output_errors, parse
 from cclf.errors import ConfigError, require_extras
 
 
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     require_extras("cclf plot", ("report",))
     from cclf.analysis import curves, figures, load, runs
 
-    check_writable(options.out, FIGURES)
+    check_writable(options.out, FIGURE_SUFFIXES)
     if not options.results:
         raise ConfigError("name at least one results file, or a folder with results files or runs")
     rows = [row for path in options.results for row in load.read(path)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from cclf.commands.options import PAGES, check_writable, output_errors, parse
+from cclf.commands.options import PAGE_SUFFIXES, check_writable, output_errors, parse
 from cclf.errors import require_extras
 
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
     from cclf.analysis.report import build_report
     from cclf.analysis.report_files import write_report
 
-    check_writable(options.out, PAGES)
+    check_writable(options.out, PAGE_SUFFIXES)
     for folder in (options.pdf, options.png, options.tables):
         if folder is not None:
             check_writable(folder, is_folder=True)

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     from cclf.analysis import load
 
     check_writable(options.out, is_folder=True)
-    rows = load.merge_known(load.read_source(options.runs).rows, options.out)
+    rows = load.merge_results(load.read_source(options.runs).rows, options.out)
     with output_errors(options.out):
         paths = load.write_results(rows, options.out)
     print(*paths, sep="\n")

@@ -1,6 +1,7 @@
 """`cclf runs`: the runs in a folder. Commands that need one run choose it here."""
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,8 @@ def select_run(folder: Path, last: bool, is_json: bool = False) -> Path:
             "trained last"
         )
     if not runs:
-        raise ConfigError(f"{folder} is not a run folder: it has no config.json")
+        reason = "it has no config.json" if os.path.lexists(folder) else "it does not exist"
+        raise ConfigError(f"{folder} is not a run folder: {reason}")
     return runs[-1]
 
 
@@ -95,7 +97,8 @@ def _trained_at(run: Path) -> int:
 
 
 def describe_runs(runs: Sequence[Path]) -> list[RunInfo]:
-    """What identifies each run. A run whose config cannot be read has its folder only."""
+    """A RunInfo for each run. If the config of a run cannot be read, it contains only the
+    folder."""
     from cclf.analysis.load import read_run_config
     from cclf.analysis.variants import run_key, run_keys
     from cclf.storage.safe_loading import DATA_ERRORS

@@ -247,7 +247,7 @@ def run_sweep(
         stop.install()  # after Ray, which installs its own handler of SIGTERM
         specs = resolve_precision(specs, backend.computes_on_gpus)
         if not dry_run:
-            backend.refuse_unfit([spec for spec in specs if not is_finished(spec)])
+            backend.check_trainable([spec for spec in specs if not is_finished(spec)])
         if print_plan:
             _print_plan(specs)
         if dry_run:

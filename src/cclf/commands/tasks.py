@@ -1,4 +1,4 @@
-"""`cclf tasks`: the tasks."""
+"""`cclf tasks`: the tasks of each suite."""
 
 import textwrap
 from dataclasses import dataclass

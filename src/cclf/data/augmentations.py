@@ -45,7 +45,8 @@ class LazyNoise(NamedTuple):
 
 
 class ViewIndex(NamedTuple):
-    """Views as indices into a batch of rows, such as encoded views."""
+    """Views that are given by their row numbers in another tensor, for example in a tensor of features
+    that were computed before."""
 
     rows: Tensor  # int64
 
@@ -60,7 +61,7 @@ class Views(NamedTuple, Generic[V]):
     # (K, B, 2)  top-left corners (y, x) of crops, for selection by overlap
     crop_corners: Tensor | None = None
     crop_pixels: int | None = None  # side of the crops
-    # (B,)  the first sample with the same observation, for a belief over distinct observations
+    # (B,)  index of the first sample with the same observation, for a belief over distinct ones
     first_duplicate: Tensor | None = None
     query: Tensor | None = None  # (B, D)  features of the anchors, if they are computed already
 
@@ -71,7 +72,7 @@ class Views(NamedTuple, Generic[V]):
         return inputs.shape[0], inputs.shape[1]
 
 
-PixelViews = Views[Tensor]  # the inputs are images, or vectors of state
+TensorViews = Views[Tensor]  # the inputs are images, or vectors of state
 
 
 def sample_crop_corners(
@@ -128,16 +129,16 @@ def full_frame_crops(images: Tensor) -> LazyCrops:
     )
 
 
-def crop(images: Tensor, corners: Tensor, pixels: int) -> PixelViews:
+def crop(images: Tensor, corners: Tensor, pixels: int) -> TensorViews:
     """K crops of `pixels` x `pixels` of each image (B, C, H, W), at the corners (K, B, 2)."""
     crops = lazy_crops(images, corners, pixels).materialize()
     return Views(crops.view(*corners.shape[:2], *crops.shape[1:]), corners, pixels)
 
 
 def replicate_pad_indices(pixels: int, border: int, device: torch.device) -> Tensor:
-    """The source of each row (or column) of a square frame whose border is replicated.
+    """The index of the source row (or column) for each row of a square frame with a replicated border.
 
-        p[i] = clamp(i - s, 0, pixels - 1)        i = 0 ... pixels + 2 s - 1
+        source[i] = clamp(i - border, 0, pixels - 1)        i = 0 ... pixels + 2 border - 1
 
     >>> replicate_pad_indices(3, 2, torch.device("cpu"))
     tensor([0, 0, 0, 1, 2, 2, 2])
@@ -148,14 +149,14 @@ def replicate_pad_indices(pixels: int, border: int, device: torch.device) -> Ten
 SHIFT_PIXELS = 4
 
 
-def crop_pad_crop_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
-    """The source of each of the first `shown` pixels of an axis in CURL's augmentation on Atari: a
-    random crop that is 4 pixels smaller, replication padding by 4 pixels, a random crop of the
-    original size. Uniform numbers (..., 2) to indices (..., shown).
+def crop_pad_crop_indices(uniform: Tensor, pixels: int, shown: int) -> Tensor:
+    """The source index of each of the first `shown` pixels along an axis in CURL's augmentation on
+    Atari: a random crop that is 4 pixels smaller, replication padding by 4 pixels, a random crop of
+    the original size. Uniform numbers (..., 2) to indices (..., shown).
 
         out[i] = in[a + clamp(i + b - 4, 0, pixels - 5)]        a, b uniform in 0..4
 
-    >>> crop_pad_crop_pixels(torch.tensor([0.99, 0.0]), pixels=8, shown=8)  # a = 4, b = 0
+    >>> crop_pad_crop_indices(torch.tensor([0.99, 0.0]), pixels=8, shown=8)  # a = 4, b = 0
     tensor([4, 4, 4, 4, 4, 5, 6, 7])
     """
     first, second = torch.split((uniform * (SHIFT_PIXELS + 1)).long(), 1, dim=-1)
@@ -163,13 +164,13 @@ def crop_pad_crop_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
     return first + (index + second - SHIFT_PIXELS).clamp(0, pixels - SHIFT_PIXELS - 1)
 
 
-def shift_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
+def shift_indices(uniform: Tensor, pixels: int, shown: int) -> Tensor:
     """The same for DrQ's augmentation: replication padding by 4 pixels, a random crop of the original
     size. Uniform numbers (..., 1) to indices (..., shown).
 
         out[i] = in[clamp(i + a - 4, 0, pixels - 1)]        a uniform in 0..8
 
-    >>> shift_pixels(torch.tensor([0.0]), pixels=6, shown=6)
+    >>> shift_indices(torch.tensor([0.0]), pixels=6, shown=6)
     tensor([0, 0, 0, 0, 0, 1])
     """
     offset = (uniform * (2 * SHIFT_PIXELS + 1)).long()
@@ -177,9 +178,9 @@ def shift_pixels(uniform: Tensor, pixels: int, shown: int) -> Tensor:
 
 
 def gather_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The pixels of images (B, F, H, W) at the rows (K, B, h) and columns (K, B, w) of each view,
-    (K, B, F, h, w)."""
-    # (K, B, h w)  in the flat image
+    """The pixels of stacks of F frames (B, F, H, W) at the rows (K, B, h) and columns (K, B, w) of
+    each view, (K, B, F, h, w)."""
+    # (K, B, h w)  indices in the flat image
     index = (rows[..., None] * images.shape[3] + columns[:, :, None]).flatten(2)
     views, frames = len(rows), images.shape[1]
     pixels = (

@@ -16,11 +16,11 @@ from cclf.data.device_transfer import to_device
 from cclf.storage.safe_loading import check_data, check_lengths
 from cclf.types import Batch, StateDict
 
-LOWEST_AGE_FACTOR = 0.1  # of a priority that decays with age
+MIN_DECAY_FACTOR = 0.1  # lower bound of the factor by which `priority_decay` shrinks a priority
 
 
 class SequenceBatch(NamedTuple):
-    """Subsequences of T steps. What follows a termination within them belongs to another episode."""
+    """Subsequences of T steps. The steps after a termination belong to another episode."""
 
     observations: Tensor  # (1 + T, B, C, H, W) stacks of frames, or (1 + T, B, D) states
     action: Tensor  # (B, T, A)
@@ -55,9 +55,10 @@ class Replay:
         device "meta" nothing is allocated."""
         self.capacity = capacity_transitions
         self.frame_stack, self.n_steps, self.discount = frame_stack, n_steps, discount
+        # frames that must follow a slot before its transition can be sampled
         self.steps_after_start = max(n_steps, horizon_steps)
-        # In each episode of full length the last n slots are not valid, and the frame stack of the
-        # oldest valid slot needs earlier ones.
+        # In each episode of full length the last `steps_after_start` slots are not valid, and the
+        # frame stack of the oldest valid slot includes earlier slots.
         episodes = -(-capacity_transitions // (max_episode_agent_steps or capacity_transitions))
         invalid = episodes * self.steps_after_start + frame_stack + 2
         self.slots = capacity_transitions + invalid
@@ -76,7 +77,7 @@ class Replay:
         self.head = -1  # slot of the newest frame
         self.oldest = 0  # no slot before this one, in ring order, is valid
         self.size = 0  # valid transitions
-        self.head_age = 0
+        self.head_age = 0  # agent steps since the start of the episode at `head`
         self.written = 0  # frames written so far; more than `slots` once the ring has wrapped
 
     @property
@@ -124,7 +125,7 @@ class Replay:
     def sample_sequences(
         self, batch_size: int, steps: int, generator: torch.Generator
     ) -> SequenceBatch:
-        """Subsequences of at most `horizon_steps`, which cross no time limit."""
+        """Subsequences of `steps` steps, at most `horizon_steps`, which cross no time limit."""
         index = self._sample_index(batch_size, generator)
         frames = self._gather_frames(index, following=steps)
         stack = self.frames.shape[1] * self.frame_stack
@@ -152,8 +153,8 @@ class Replay:
         """Slots (B,), in proportion to their priorities."""
         weights = self.priorities
         if self.priority_decay < 1.0:
-            age = (self.head - torch.arange(self.slots, device=self.device)) % self.slots
-            weights = weights * (self.priority_decay**age).clamp_min(LOWEST_AGE_FACTOR)
+            frames_since = (self.head - torch.arange(self.slots, device=self.device)) % self.slots
+            weights = weights * (self.priority_decay**frames_since).clamp_min(MIN_DECAY_FACTOR)
         # float64: near a sum of 1e5, float32 has steps of 0.008, almost a percent of a priority
         cumulative = weights.cumsum(0)
         uniform = torch.rand(
@@ -208,8 +209,9 @@ class Replay:
         return float(torch.special.entr(p).sum() / np.log(self.size))
 
     def _gather_frames(self, index: Tensor, following: int) -> Tensor:
-        """The frames from `frame_stack - 1` before each slot to `following` after it, (B, C * n, H,
-        W). Before the first frame of an episode it is repeated."""
+        """The n = `frame_stack + following` frames from `frame_stack - 1` before each slot to
+        `following` after it, (B, C * n, H, W). The first frame of an episode is repeated in place of
+        those before it."""
         back = torch.arange(self.frame_stack - 1, -1 - following, -1, device=self.device)
         back = torch.minimum(back[None], self.ages[index][:, None])
         slots = (index[:, None] - back) % self.slots

@@ -24,51 +24,51 @@ NOOP = 0  # the emulator's action that does nothing
 MAX_NOOPS = 30  # exclusive: a game begins after 0 to 29 of them
 
 
-class AreaResize:
+class BilinearResize:
     """Resizes gray screens to squares, bitwise equal to OpenCV's `resize(..., INTER_LINEAR)` of
-    uint8. Each output pixel is a weighted mean of 2x2 pixels with weights of 11 bits; p is a row of
-    the screen, and h the result of the first pass along it:
+    uint8. Each output pixel is a weighted mean of 2x2 pixels p[y, x] of the screen. The weights r of
+    the right column and d of the lower row are integers in units of 1 / 2048:
 
-        h = (2048 - r) p[x] + r p[x+1]        out = ( (2048 - d) (h[y] >> 4) >> 16  +  d (h[y+1] >> 4) >> 16  +  2 ) >> 2
+        h[y] = (2048 - r) p[y, x] + r p[y, x+1]        out = ( (2048 - d) (h[y] >> 4) >> 16  +  d (h[y+1] >> 4) >> 16  +  2 ) >> 2
     """
 
     def __init__(self, height: int, width: int, pixels: int):
         left, right_weight = _interpolation_weights(width, pixels)
         top, lower_weight = _interpolation_weights(height, pixels)
-        self._area = height * width
+        self._num_pixels = height * width
         # Gathering pixels takes most of the time, so p[x] and p[x+1] are gathered as one 16-bit
         # number. For odd x it comes from a copy of the screen that is shifted by one byte.
-        self._twice = np.zeros(2 * self._area, np.uint8)
-        self._pairs = self._twice.view("<u2")
-        self.screen = self._twice[: self._area].reshape(height, width)  # the input
+        self._screen_twice = np.zeros(2 * self._num_pixels, np.uint8)
+        self._pairs = self._screen_twice.view("<u2")
+        self.screen = self._screen_twice[: self._num_pixels].reshape(height, width)  # the input
         start = np.stack([top, top + 1])[:, :, None] * width + left  # (2, P, P)
-        self._index = start // 2 + start % 2 * (self._area // 2)
+        self._index = start // 2 + start % 2 * (self._num_pixels // 2)
         # Weights have the full shape (2, P, P): broadcasting would take twice the time.
         weights = (
             2048 - right_weight,
             right_weight,
             np.stack([2048 - lower_weight, lower_weight])[:, :, None],
         )
-        self._left, self._right, self._row = (
+        self._left_weight, self._right_weight, self._row_weight = (
             np.full(start.shape, weight, np.int32) for weight in weights
         )
 
     def __call__(self) -> Bytes:
         """The contents of `screen`, resized to (P, P)."""
-        self._twice[self._area : -1] = self._twice[1 : self._area]
+        self._screen_twice[self._num_pixels : -1] = self._screen_twice[1 : self._num_pixels]
         pairs = self._pairs.take(self._index)
         rows = (pairs & 255).astype(np.int32)
-        rows *= self._left
+        rows *= self._left_weight
         right = (pairs >> 8).astype(np.int32)
-        right *= self._right
+        right *= self._right_weight
         rows += right
         rows >>= 4
-        rows *= self._row
+        rows *= self._row_weight
         rows >>= 16
-        mixed: NDArray[np.int32] = rows[0] + rows[1]
-        mixed += 2
-        mixed >>= 2
-        return mixed.astype(np.uint8)
+        result: NDArray[np.int32] = rows[0] + rows[1]
+        result += 2
+        result >>= 2
+        return result.astype(np.uint8)
 
 
 def _interpolation_weights(size: int, pixels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -84,7 +84,7 @@ def _interpolation_weights(size: int, pixels: int) -> tuple[NDArray[np.int64], N
 
 
 class AtariGame:
-    """One game, with frames (1, P, P). Every returned array is new."""
+    """One game, with frames (1, P, P). Returned arrays are not overwritten by later steps."""
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class AtariGame:
         action_repeat: int = 4,
         max_raw_frames_per_game: int = 108_000,
     ):
-        """Training clips rewards to [-1, 1] and ends episodes with a life; evaluation does
-        neither."""
+        """`clip_reward` clips to [-1, 1]; `life_loss_terminates` ends the episode, but not the game,
+        with each lost life. Training sets both, evaluation neither."""
         require_extras("an Atari game", ["atari"])
         import ale_py
 
@@ -116,7 +116,7 @@ class AtariGame:
         self._initial_state = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
         height, width = self._ale.getScreenDims()
-        self._resize = AreaResize(height, width, frame_pixels)
+        self._resize = BilinearResize(height, width, frame_pixels)
         self._random = np.random.default_rng(seed)
         self._clip, self._life_loss_terminates = clip_reward, life_loss_terminates
         self._repeat = action_repeat
@@ -131,7 +131,7 @@ class AtariGame:
         game."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-            # Assault and KungFuMaster keep some memory over a reset of the game.
+            # In Assault and KungFuMaster a reset of the game does not reset all of the memory.
             self._ale.restoreState(self._initial_state)
             self._life_lost = False
         if self._life_lost:
@@ -195,10 +195,10 @@ class AtariGame:
     def load_state_dict(self, state: StateDict) -> bool:
         if state["game"] != self.game:
             raise ConfigError(f"this state is of {state['game']}, not of {self.game}")
-        own = self.state_dict() | {"emulator": np.zeros(0, np.uint8)}
-        check_same_structure(own, state, "env of atari")
-        # The emulator's state lacks whether a frame is partially rendered (Q*bert); a new game and one
-        # frame reset that flag.
+        expected = self.state_dict() | {"emulator": np.zeros(0, np.uint8)}
+        check_same_structure(expected, state, "env of atari")
+        # The emulator's state does not contain the flag that a frame is partially rendered (it matters
+        # in Q*bert). A new game and one frame clear the flag.
         self._ale.reset_game()
         self._ale.act(NOOP)
         try:

@@ -31,8 +31,8 @@ ATARI_GAMES: dict[str, str] = {
 
 
 def game_name(spelling: str) -> str:
-    """The one name of a game, however it was spelt: a game of the table, or CamelCase for any
-    other.
+    """The name that is used for a game, from any spelling: the one in the table, or CamelCase for
+    any other game.
 
     >>> game_name("ms_pacman"), game_name("mspacman"), game_name("space_invaders"), game_name("TicTacToe3D")
     ('MsPacman', 'MsPacman', 'SpaceInvaders', 'TicTacToe3D')

@@ -1,4 +1,5 @@
-"""DeepMind Control from pixels by dm_control, with one render per agent step and exact states."""
+"""DeepMind Control from pixels by dm_control. A frame is rendered once per agent step, and the state
+can be saved and restored exactly."""
 
 import atexit
 import os
@@ -16,7 +17,7 @@ from cclf.storage.machine import GL_HELP
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import EnvSpec, EnvStep, StateDict
 
-CAMERAS = {"quadruped": 2}  # by domain, 0 for the others, as in DrQ-v2
+CAMERAS = {"quadruped": 2}  # camera ids by domain, 0 for the others, as in DrQ-v2
 RENDER_PIXELS = 256
 # MuJoCo's mjGEOM_PLANE and mjCAT_DECOR, as integers: its enums are slow to compare.
 PLANE, DECORATION = 0, 4
@@ -25,13 +26,13 @@ PLANE, DECORATION = 0, 4
 DOMAINS_WITHOUT_FLOOR_SHADOW = ("acrobot", "ball_in_cup", "cartpole", "finger")
 
 MujocoObject: TypeAlias = Any  # MuJoCo has no types
-# Attributes of a task that are part of its state.
+# An attribute of a task is saved with its state if it has one of these types.
 PLAIN_TYPES = (bool, int, float, str, np.ndarray)
 
 
 def _import_suite() -> ModuleType:
-    """dm_control.suite. The renderer must be chosen before MuJoCo is imported; it is EGL unless the
-    user set MUJOCO_GL."""
+    """Import and return dm_control.suite. The renderer must be chosen before MuJoCo is imported; it is
+    EGL unless the user set MUJOCO_GL."""
     os.environ.setdefault("MUJOCO_GL", "egl")
     if os.environ["MUJOCO_GL"] == "egl":
         os.environ.setdefault("PYOPENGL_PLATFORM", "egl")
@@ -55,7 +56,6 @@ class DeepMindControl:
         suite = _import_suite()
         import mujoco
 
-        # by names such as dmc/cartpole-swingup
         known = {f"dmc/{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
         if f"dmc/{name}" not in known:
             raise unknown_task(f"dmc/{name}", known)
@@ -65,7 +65,7 @@ class DeepMindControl:
         self._frame_pixels, self._repeat = frame_pixels, action_repeat
         self._camera = CAMERAS.get(domain, 0)
         self._skip_floor_shadow = domain in DOMAINS_WITHOUT_FLOOR_SHADOW
-        self._renderers: dict[int, MujocoObject] = {}  # by the size of their images
+        self._renderers: dict[int, MujocoObject] = {}  # by the side of their images in pixels
         self._finalise = weakref.finalize(self, _close_renderers, self._renderers)
         self._initial_arrays = {name: value.copy() for name, value in _float_arrays(self._model)}
         bounds = self._env.action_spec()
@@ -120,9 +120,9 @@ class DeepMindControl:
         _close_renderers(self._renderers)
         self._env.close()
 
-    def renderer(self, frames: int) -> dict[str, Any]:
-        """The names of the renderer (llvmpipe is a CPU), and facts about rendering the same frame
-        `frames` times: its time and whether the images differ."""
+    def renderer_facts(self, frames: int) -> dict[str, Any]:
+        """The names that OpenGL reports (the renderer llvmpipe runs on the CPU), and the results of
+        rendering the same frame `frames` times: the time of each and how many images differ."""
         from OpenGL import GL
 
         first, milliseconds, differing = self._frame(), [], 0
@@ -150,7 +150,7 @@ class DeepMindControl:
             self._model.vis.global_.offwidth = self._model.vis.global_.offheight = pixels
             try:
                 self._renderers[pixels] = self._mujoco.Renderer(self._model, pixels, pixels)
-            except Exception as error:  # each GL backend raises its own kind
+            except Exception as error:  # each GL backend raises exceptions of its own class
                 raise ConfigError(
                     f"MuJoCo cannot open a headless renderer ({error}); {GL_HELP}"
                 ) from error
@@ -164,13 +164,14 @@ class DeepMindControl:
         image: np.ndarray = renderer.render()
         return image
 
-    _STATE = property(lambda self: self._mujoco.mjtState.mjSTATE_INTEGRATION)
+    # the quantities of the simulation that are saved: all inputs of mj_step
+    _STATE_SPEC = property(lambda self: self._mujoco.mjtState.mjSTATE_INTEGRATION)
 
     def state_dict(self) -> StateDict:
         """Physics, random stream, counters, and what the task has changed in the model, for example
         the position of a target."""
-        physics = np.empty(self._mujoco.mj_stateSize(self._model, self._STATE))
-        self._mujoco.mj_getState(self._model, self._data, physics, self._STATE)
+        physics = np.empty(self._mujoco.mj_stateSize(self._model, self._STATE_SPEC))
+        self._mujoco.mj_getState(self._model, self._data, physics, self._STATE_SPEC)
         changed = {
             name: value.copy()
             for name, value in _float_arrays(self._model)
@@ -206,9 +207,9 @@ class DeepMindControl:
         # mj_forward computes derived quantities, but also changes the warm start of the solver, so
         # the state is set again after it.
         for _ in range(2):
-            self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE)
+            self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE_SPEC)
             self._mujoco.mj_forward(self._model, self._data)
-        self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE)
+        self._mujoco.mj_setState(self._model, self._data, state["physics"], self._STATE_SPEC)
         random = state["random"]
         keys = random["keys"].astype(np.uint32)
         self._env.task._random.set_state(
@@ -219,22 +220,22 @@ class DeepMindControl:
         return True
 
     def _check_state(self, state: StateDict) -> None:
-        """Raise ValueError unless the state fits this task. Its names become attributes of the task, so
-        only those that exist are accepted."""
+        """Raise ValueError unless the state fits this task. Names in the state become attributes of
+        the task, so only the names of existing attributes are accepted."""
         check_same_structure(self.state_dict() | {"model": {}, "task": {}}, state, "env of dmc")
         for name, value in state["model"].items():
             check_data(name in self._initial_arrays, f"env: a model has no {name!r}")
             check_same_structure(self._initial_arrays[name], value, f"env of dmc, model: {name}")
-        own = vars(self._env.task)
+        attributes = vars(self._env.task)
         for name, value in state["task"].items():
-            fits = name in own and isinstance(value, PLAIN_TYPES)
-            fits = fits and np.shape(value) == np.shape(own[name])
+            fits = name in attributes and isinstance(value, PLAIN_TYPES)
+            fits = fits and np.shape(value) == np.shape(attributes[name])
             check_data(fits, f"env: the task has no attribute {name!r} of this shape")
 
 
 def _disable_floor_shadow(scene: MujocoObject) -> None:
-    """Render the same image faster: the floor fills the shadow map of the light, which has four
-    million pixels. Decoration is rendered, but not into the shadow map."""
+    """Mark the floor as decoration, which is rendered but casts no shadow. The image is the same and
+    is rendered faster: the floor fills the light's shadow map, which has four million pixels."""
     for geom in scene.geoms[: scene.ngeom]:
         if geom.type == PLANE and geom.mat[2, 2] == 1.0:  # not a wall
             geom.category = DECORATION

@@ -41,7 +41,7 @@ def named_errors(name: str, method: str) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in _EXIT_CODES_OF_SIGNALS:
-            raise  # by our own signal handler: a second signal exits immediately
+            raise  # raised by our own signal handler, which exits immediately at a second signal
         message = short_error(error)
         if len(message) > MAX_MESSAGE_CHARACTERS:
             message = f"{message[:MAX_MESSAGE_CHARACTERS]}..."
@@ -62,7 +62,7 @@ _warn_once = cache(warn)  # once per message: a run closes several copies of an 
 
 
 class _NamedEnv:
-    """Forwards all attributes of an environment. Errors of its methods name it."""
+    """Forwards all attributes of an environment, and adds its name to the errors of its methods."""
 
     def __init__(self, name: str, env: Env | VectorEnv):
         self._env = env
@@ -75,5 +75,5 @@ class _NamedEnv:
 
 
 def with_named_errors(name: str, env: E) -> E:
-    """The environment, whose errors name it."""
+    """Wrap an environment so that its errors name it."""
     return cast("E", _NamedEnv(name, env))

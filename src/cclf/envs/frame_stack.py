@@ -84,7 +84,7 @@ class StackedEnv:
         inner = {name: state[name] for name in state if name != "stack"}
         if "frame" in self.env.state_dict():
             inner["frame"] = stack[-self.spec.frame_shape[0] :]
-        # None, which an environment of another package may return, means that it was restored.
+        # An environment of another package may return None, which means that it was restored.
         restored = self.env.load_state_dict(inner) is not False
         self._frames.frames = stack
         self._life_lost = inner.get("life_lost", False)  # only Atari games have lives
@@ -136,22 +136,22 @@ class BatchFrameStack:
 
     def to_batch(self, observation: np.ndarray) -> np.ndarray:
         """One frame or a batch of frames as a batch (N, C, H, W)."""
-        shape, wanted = observation.shape, self.frame_shape
+        shape, expected = observation.shape, self.frame_shape
         if self.dtype != np.uint8 and observation.dtype.kind in "fiub":
             with np.errstate(over="ignore"):
                 observation = observation.astype(self.dtype)
             if not np.isfinite(observation).all():
                 raise ConfigError("the observation holds numbers that are not finite float32")
         if observation.dtype != self.dtype:
-            wants = "frames are uint8, from 0 to 255, not scaled"
+            requirement = "frames are uint8, from 0 to 255, not scaled"
             if self.dtype != np.uint8:
-                wants = "state is a vector of numbers, such as gymnasium.spaces.flatten makes"
-            raise ConfigError(f"the observation is {observation.dtype}: {wants}")
-        if shape != wanted and (shape[1:] != wanted or shape[0] == 0):
-            channels_last = (*wanted[1:], wanted[0])
+                requirement = "state is a vector of numbers, such as gymnasium.spaces.flatten makes"
+            raise ConfigError(f"the observation is {observation.dtype}: {requirement}")
+        if shape != expected and (shape[1:] != expected or shape[0] == 0):
+            channels_last = (*expected[1:], expected[0])
             hint = "; channels come first" if shape[-3:] == channels_last else ""
             raise ConfigError(
-                f"the observation has the shape {shape}: use one newest frame {wanted}, or a batch "
-                f"(N, {', '.join(map(str, wanted))}){hint}"
+                f"the observation has the shape {shape}: use one newest frame {expected}, or a batch "
+                f"(N, {', '.join(map(str, expected))}){hint}"
             )
-        return observation if shape != wanted else observation[None]
+        return observation if shape != expected else observation[None]

@@ -1,6 +1,6 @@
-"""What the spaces of a user's Gymnasium environment allow, and a wrapper that checks every value it
-returns before it is used: PyTorch and numpy would broadcast, cast or fail much later. Errors name the
-environment."""
+"""Checks of the spaces of a user's Gymnasium environment, and a wrapper that checks every value that
+the environment returns. Without it PyTorch and numpy would broadcast or cast a wrong value, or fail
+much later. Errors name the environment."""
 
 import os
 import warnings
@@ -18,7 +18,7 @@ from cclf.config import ObservationType
 from cclf.envs.env_errors import close_env, named_errors
 from cclf.envs.minigrid import short_name
 from cclf.errors import ConfigError, WorkerError, did_you_mean
-from cclf.plugins import import_function
+from cclf.plugins import import_function, no_module, validate_import_name
 from cclf.types import EnvStep
 from cclf.validation import short_text
 
@@ -52,10 +52,11 @@ def is_image_space(space: object) -> bool:
 
 
 def why_not_state(space: Space, name: str = "observation") -> str:
-    """Why observations are not a fixed count of numbers; empty if they are."""
+    """Why the observations of a space cannot be flattened to vectors of a fixed length; empty if they
+    can."""
     if is_image_space(space):
         return f"{name} is an image"
-    for key, part in _parts(space):
+    for key, part in _subspaces(space):
         if reason := why_not_state(part, f"{name}[{key!r}]"):
             return reason
     try:
@@ -65,11 +66,14 @@ def why_not_state(space: Space, name: str = "observation") -> str:
 
 
 def require_state(env_id: str, space: Space) -> int:
-    """Numbers in one observation of state. Raises ConfigError if there is no such count."""
+    """The length of the state vector. Raises ConfigError if the space cannot be flattened to one."""
     if reason := why_not_state(space):
         options = "remove --observe state"
+        numbers = []
         if isinstance(space, spaces.Dict):
-            options = f"choose one key with --observe-key: {', '.join(space)}"
+            numbers = [key for key, part in space.items() if not why_not_state(part)]
+        if numbers:
+            options = f"choose one key with --observe-key: {', '.join(numbers)}"
         raise ConfigError(
             f"{env_id} has {type(space).__name__} observations that are not a state ({reason}): "
             f"{options}, or use a wrapper such as gymnasium.wrappers.TransformObservation"
@@ -86,7 +90,7 @@ def require_no_image_key(env_id: str, space: Space, observe_key: str) -> None:
             f"observe_key={observe_key} conflicts with observe=pixels: {space} is not an image; add "
             "--observe state"
         )
-    images = [key for key, part in _parts(space) if is_image_space(part)]
+    images = [key for key, part in _subspaces(space) if is_image_space(part)]
     if isinstance(space, spaces.Dict) and images:
         raise ConfigError(
             f"{env_id} has Dict observations with the keys {', '.join(space)}: choose an image with "
@@ -96,12 +100,14 @@ def require_no_image_key(env_id: str, space: Space, observe_key: str) -> None:
 
 
 def minigrid_hint(env_id: str) -> str:
-    """For MiniGrid, the task of this package's own suite, to end a message; otherwise empty."""
+    """The end of a message: for an environment of MiniGrid it recommends the suite minigrid/ of this
+    package, for any other it is empty."""
     name = env_id.rpartition(":")[2]
     return f", or train minigrid/{short_name(name)}" if name.startswith("MiniGrid-") else ""
 
 
-def _parts(space: Space) -> Iterable[tuple[Any, Space]]:
+def _subspaces(space: Space) -> Iterable[tuple[Any, Space]]:
+    """The keys and spaces that a Dict or Tuple consists of; nothing for any other space."""
     if isinstance(space, spaces.Dict):
         return space.spaces.items()
     return enumerate(space.spaces) if isinstance(space, spaces.Tuple) else ()
@@ -133,10 +139,10 @@ class CheckedEnv:
             return self._checked_observation("reset", observation)
 
     def repeat(self, action: GymnasiumAction, times: int) -> EnvStep:
-        """One agent step: the same action `times` times, or until the episode ends. The reward is
-        their sum."""
-        # A non-finite action comes from the policy, and so do the non-finite values that follow from
-        # it. The training loop reports it.
+        """One agent step: take the same action `times` times, or until the episode ends. The rewards
+        are added."""
+        # A non-finite action is an error of the policy, which the training loop reports, so non-finite
+        # values that result from it are not blamed on the environment.
         is_finite = bool(np.isfinite(action).all())
         total, terminated, truncated = 0.0, False, False
         names = ("observation", "reward", "terminated", "truncated", "info")
@@ -149,7 +155,7 @@ class CheckedEnv:
                     truncated = bool(self._number("truncated", result[3]))
                     if terminated or truncated:
                         break
-                # nan fails every comparison
+                # `not ... <=` because every comparison with nan is false
                 if is_finite and not abs(total) <= FLOAT32_MAX:
                     raise self._return_error(
                         "step",
@@ -232,9 +238,9 @@ class CheckedEnv:
 
 
 def observation_error(space: Space, observation: Any, name: str = "observation") -> str:
-    """Why an observation is not one of its space; empty if it is. Bounds of a Box are not checked:
-    many environments exceed them, which is harmless."""
-    for key, part in _parts(space):
+    """Why an observation is not an element of its space; empty if it is. Bounds of a Box are not
+    checked: many environments exceed them, which is harmless."""
+    for key, part in _subspaces(space):
         try:
             value = observation[key]
         except (LookupError, TypeError):
@@ -261,10 +267,10 @@ def _box_error(space: spaces.Box, array: np.ndarray, name: str) -> str:
 
 
 def make_gymnasium(env_id: str, observe: ObservationType = "pixels", key: str = "") -> CheckedEnv:
-    """The environment of a registered id, with its wrappers, or of MODULE:FUNCTION. With `key` its
-    observation is that part of its Dict."""
-    # pygame and MuJoCo, which many of them render with, would need a display. A value set by the user
-    # stays.
+    """Make the environment of a registered id, with its wrappers, or the one that MODULE:FUNCTION
+    returns. With `key` its observation is that entry of the Dict."""
+    # Many environments render with pygame or MuJoCo, which need a display without these variables.
+    # Values that the user has set are kept.
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("MUJOCO_GL", "egl")
     with named_errors(env_id, "make"):
@@ -303,10 +309,19 @@ def _make(env_id: str) -> AnyEnv:
     except gymnasium.error.UnregisteredEnv as error:
         if env_id.partition(":")[2].replace(".", "").isidentifier():
             return _call_function(env_id)
-        raise ConfigError(
-            f"unknown Gymnasium environment {env_id!r}{did_you_mean(env_id, gymnasium.registry)}"
-        ) from error
+        hint = did_you_mean(env_id, gymnasium.registry)
+        if env_id.startswith("MiniGrid-"):
+            hint = f"; did you mean the task minigrid/{short_name(env_id)}?"
+        raise ConfigError(f"unknown Gymnasium environment {env_id!r}{hint}") from error
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        module, colon, _ = env_id.partition(":")
+        if colon and isinstance(error, ModuleNotFoundError):
+            validate_import_name("task", env_id, "my_envs:make_env")
+            missing = getattr(error.__cause__, "name", None)  # Gymnasium's error has no name
+            if missing and f"{module}.".startswith(f"{missing}."):
+                raise ConfigError(
+                    f"Gymnasium cannot make {env_id!r}: {no_module(missing)}"
+                ) from error
         raise ConfigError(
             f"Gymnasium cannot make {env_id!r} with render_mode='rgb_array': {error}"
         ) from error
@@ -317,13 +332,13 @@ def _call_function(name: str) -> AnyEnv:
     env = import_function("task", name)()
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"{name}() returned {type(env).__name__}, not a gymnasium.Env")
-    if id(env) in _returned:
+    if id(env) in _returned_envs:
         raise ConfigError(
             f"{name}() returned the same environment twice: make a new one in each call, because "
             "training and evaluation need one each"
         )
-    _returned[id(env)] = env
+    _returned_envs[id(env)] = env
     return env
 
 
-_returned: WeakValueDictionary[int, AnyEnv] = WeakValueDictionary()  # by id
+_returned_envs: WeakValueDictionary[int, AnyEnv] = WeakValueDictionary()  # by id(env)

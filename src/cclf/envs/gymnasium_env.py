@@ -23,18 +23,18 @@ from cclf.envs.registry import EnvInfo
 from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import Action, EnvSpec, EnvStep, StateDict
 
-GRAY = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green, blue: ITU-R BT.601
-NUM_SEEDS = 2**31  # that Gymnasium accepts
+GRAY_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # of R, G, B, from ITU-R BT.601
+NUM_SEEDS = 2**31  # Gymnasium is given seeds from 0 to this, exclusive
 
 
 class EpisodeRecorder:
-    """The seed and the actions of the present episode, from which it can be repeated. Gymnasium cannot
-    save an environment, so a resumed run resets it with this seed and repeats the actions. Each
-    episode has a seed of its own."""
+    """Records the seed and the actions of the current episode, so that it can be replayed. Gymnasium
+    cannot save an environment, so a resumed run resets it with this seed and takes the same actions.
+    Each episode has a seed of its own."""
 
     def __init__(self, seed: int, action_shape: tuple[int, ...], dtype: type):
         self._random = np.random.default_rng(seed)
-        self.no_actions: np.ndarray = np.zeros((0, *action_shape), dtype)
+        self.no_actions: np.ndarray = np.zeros((0, *action_shape), dtype)  # gives shape and dtype
         self.episode_seed, self.actions = 0, list[np.ndarray]()
         self.started, self.over = False, False
 
@@ -42,7 +42,7 @@ class EpisodeRecorder:
         """Begin an episode and return its seed. `seed` restarts the stream of episode seeds."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        self.episode_seed, self.actions = int(self._random.integers(2**31)), []
+        self.episode_seed, self.actions = int(self._random.integers(NUM_SEEDS)), []
         self.started, self.over = True, False
         return self.episode_seed
 
@@ -90,8 +90,8 @@ class GymnasiumEnv:
     """Frames are RGB (3, P, P) for continuous actions, gray (1, P, P) for discrete ones, and
     float32 vectors (D,) of state.
 
-    A time limit truncates. Gray frames and state are cheap to compute, so those environments are
-    restored by replaying the episode; the others are not saved.
+    A time limit truncates. Gray frames and state are cheap to compute, so environments with them are
+    restored by replaying the episode. Environments with RGB frames have an empty state dict.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class GymnasiumEnv:
             self._recorder = EpisodeRecorder(seed, (), np.int64)
         elif observe == "state":
             self._recorder = EpisodeRecorder(seed, (action_dim,), np.float32)
-        self._first_seed: int | None = seed  # of the first episode, where none is recorded
+        self._first_seed: int | None = seed  # for the first reset, if there is no recorder
         self._frame = np.zeros(shape, self.spec.frame_dtype)
         self._reward = 0.0  # of the last step
 
@@ -167,11 +167,11 @@ class GymnasiumEnv:
         return state if self.spec.num_actions is None else state | {"raw_reward": self._reward}
 
     def load_state_dict(self, state: StateDict) -> bool:
-        """Repeat the saved episode. Returns False if that is impossible or ends in another state."""
+        """Replay the saved episode. Returns False if that is impossible or ends in another state."""
         if self._recorder is None:
             return False
-        own = self.state_dict() | {"actions": self._recorder.no_actions}
-        check_same_structure(own, state, "env of gym")
+        expected = self.state_dict() | {"actions": self._recorder.no_actions}
+        check_same_structure(expected, state, "env of gym")
         actions, count = state["actions"], self.spec.num_actions
         valid = np.isfinite(actions) if count is None else (actions >= 0) & (actions < count)
         check_data(valid.all(), f"env: it holds actions that {self._env.id} does not have")
@@ -207,8 +207,8 @@ class GymnasiumEnv:
 def to_rgb(image: np.ndarray) -> np.ndarray:
     """An observation or a rendered frame as (H, W, 3) uint8, perhaps a view of the same memory."""
     if image.dtype == np.bool_:
-        # As MinAtar renders them: each layer (H, W, n) has its own brightness, and the brightest of
-        # a cell is visible.
+        # Boolean layers (H, W, n) are drawn as MinAtar does it: each layer has its own brightness, and
+        # the brightest layer at a cell is visible.
         layers = image.shape[-1]
         brightness = np.arange(1, layers + 1) * 255 // layers
         image = (image * brightness).max(-1).astype(np.uint8)
@@ -228,7 +228,7 @@ def rgb_frame(image: np.ndarray, pixels: int) -> np.ndarray:
 def gray_frame(image: np.ndarray, pixels: int) -> np.ndarray:
     """(H, W, 3) uint8 to (1, pixels, pixels). A small image is enlarged without interpolation, so
     that its edges stay sharp."""
-    gray = np.rint(image @ GRAY).astype(np.uint8)
+    gray = np.rint(image @ GRAY_WEIGHTS).astype(np.uint8)
     if max(gray.shape) > pixels:
         return resize(gray[None], pixels)
     rows, columns = (np.arange(pixels) * side // pixels for side in gray.shape)
@@ -270,20 +270,20 @@ def validate(name: str, env: EnvConfig) -> None:
 
 @cache
 def inspect_env(name: str) -> EnvInfo:
-    """What can be known of an environment only by making it."""
+    """Make the environment and read its spaces."""
     env = make_gymnasium(name)
     try:
         is_discrete = isinstance(require_actions(name, env.action_space), spaces.Discrete)
         space = env.observation_space
     finally:
         env.close()
-    numbers = 0 if why_not_state(space) else spaces.flatdim(space)
-    given = "vectors" if len(space.shape or ()) == 1 else f"{type(space).__name__} observations"
+    state_dim = 0 if why_not_state(space) else spaces.flatdim(space)
+    described = "vectors" if len(space.shape or ()) == 1 else f"{type(space).__name__} observations"
     hint = minigrid_hint(name)
-    if numbers:
+    if state_dim:
         hint = " (or from the numbers: --observe state)"
     return EnvInfo(
         "discrete" if is_discrete else "continuous",
-        note="" if env.has_images else f"has {given}: learning from rendered frames{hint}",
-        state_note=f"has {given}: learning from {numbers} numbers of state",
+        note="" if env.has_images else f"has {described}: learning from rendered frames{hint}",
+        state_note=f"has {described}: learning from {state_dim} numbers of state",
     )

@@ -1,4 +1,5 @@
-"""The environments of a config. Imports no torch, since worker processes make environments too."""
+"""Makes the environments of a config. torch is not imported, because worker processes make
+environments too and do not need it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ make_env: EnvFactory = TaskEnvs()
 
 
 def validate_task(config: Config) -> None:
-    """Raise ConfigError if no environment can be made of a task that this package does not list."""
+    """Raise ConfigError if the task is in no suite's list and making its environment fails."""
     if config.task not in known_tasks():
         is_grid = task_kind(config.task) == "grid"
         env = make_env.vector(config, 1, 0) if is_grid else make_env(config, 0)

@@ -1,4 +1,4 @@
-"""MiniGrid tasks by the minigrid package, and its rendering."""
+"""MiniGrid tasks that are stepped by the minigrid package, and the package's rendering."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +24,8 @@ class PackageMiniGrid:
     """N environments of one MiniGrid id, stepped one after the other by the minigrid package.
 
     The package cannot save its objects, so a state holds the random generator at the start of each
-    episode and the actions since then. They are replayed when it is loaded, and must give the saved
-    observation.
+    episode and the actions since then. When the state is loaded, the actions are replayed and must
+    lead to the saved observation.
     """
 
     def __init__(self, env_id: str, num_envs: int, seed: int) -> None:
@@ -35,7 +35,7 @@ class PackageMiniGrid:
                 gymnasium.make(env_id, disable_env_checker=True) for _ in range(num_envs)
             ]
             observation, _ = self._envs[0].reset()  # seeded below
-        except FileNotFoundError as error:  # the patterns of WFC tasks are not in the package
+        except FileNotFoundError as error:  # WFC tasks need files that the package lacks
             raise ConfigError(
                 f"the minigrid package cannot make {env_id}: {error}; choose another task"
             ) from error
@@ -137,7 +137,7 @@ def render_grid(
     highlight: np.ndarray | None = None,
 ) -> Bytes:
     """A grid as RGB (H, W, 3), from the package's (object, color, state) of its cells [x, y].
-    Highlighted are the cells that `highlight` [x, y] marks, by default those that are not unseen."""
+    The cells that `highlight` [x, y] marks are highlighted, by default all that are not unseen."""
     grid, visible = Grid.decode(encoding)
     mask = visible if highlight is None else highlight
     image = grid.render(tile_pixels, agent_xy, heading, highlight_mask=mask)
@@ -145,6 +145,6 @@ def render_grid(
 
 
 def package_ids() -> dict[str, str]:
-    """Ids of Gymnasium by their names without "MiniGrid-" and "-v0"."""
+    """Gymnasium's ids of MiniGrid environments, by their names without "MiniGrid-" and "-v0"."""
     ids = [env_id for env_id in gymnasium.registry if env_id.startswith("MiniGrid-")]
     return {short_name(env_id): env_id for env_id in ids}

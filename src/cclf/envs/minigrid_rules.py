@@ -1,4 +1,5 @@
-"""The rules of MiniGrid as look-up tables, and its layouts with the same random numbers.
+"""The rules of MiniGrid as look-up tables, and its layouts, sampled with the same random numbers as
+in the minigrid package.
 
 Everything is compared with the minigrid package, step by step, in `tests/envs/test_minigrid.py`.
 """
@@ -48,8 +49,8 @@ class IntegerGenerator:
     that call, a few µs.
 
     A solved DoorKey is reset every dozen steps and samples about 20 integers, so that cost would
-    double the time of a step. Only raw PCG64 words come from numpy, which, unlike `integers`, never
-    change between versions.
+    double the time of a step. numpy is used only for the raw words of PCG64, which do not change
+    between its versions as those of `integers` may.
     """
 
     _WORDS_PER_REFILL = 32  # 64-bit words; each gives two 32-bit draws
@@ -105,8 +106,8 @@ def generate_empty(_grid: Ints, _sample: SampleInteger) -> Start:
 
 
 def generate_door_key(grid: Ints, sample: SampleInteger) -> Start:
-    """Split an empty walled grid[y, x] by a wall with a locked door. The agent and the key are left
-    of it."""
+    """Split an empty walled grid[y, x] by a wall with a locked door. The agent and the key are placed
+    to the left of this wall."""
     size = len(grid)
     split_x = sample(2, size - 2)
     grid[:, split_x] = WALL
@@ -131,7 +132,7 @@ def _sample_free_cell(grid: Ints, columns: int, sample: SampleInteger) -> tuple[
 
 class LayoutFamily(NamedTuple):
     generate: Callable[[Ints, SampleInteger], Start]
-    min_size: int  # of the smallest grid
+    min_size: int  # cells along each side of the smallest grid
     episode_steps_per_cell: int
     see_through_walls: bool
 
@@ -169,7 +170,7 @@ def rules() -> Rules:
     )
     reaches_goal = np.zeros((NUM_ACTIONS, POSES, CODES), dtype=np.bool_)
     for action, pose, front in np.ndindex(NUM_ACTIONS, POSES, CODES):
-        heading, carries, after = pose % 4, pose // 4, front
+        heading, carries, front_after = pose % 4, pose // 4, front
         if action == LEFT:
             heading = (heading - 1) % 4
         elif action == RIGHT:
@@ -178,15 +179,15 @@ def rules() -> Rules:
             advances[action, pose, front] = front in (EMPTY, GOAL, DOOR_OPEN)
             reaches_goal[action, pose, front] = front == GOAL
         elif action == PICK_UP and front == KEY and not carries:
-            carries, after = 1, EMPTY
+            carries, front_after = 1, EMPTY
         elif action == DROP and front == EMPTY and carries:
-            carries, after = 0, KEY
+            carries, front_after = 0, KEY
         elif action == TOGGLE and front == DOOR_LOCKED and carries:
-            after = DOOR_OPEN
+            front_after = DOOR_OPEN
         elif action == TOGGLE and front in (DOOR_OPEN, DOOR_CLOSED):
-            after = DOOR_CLOSED if front == DOOR_OPEN else DOOR_OPEN
+            front_after = DOOR_CLOSED if front == DOOR_OPEN else DOOR_OPEN
         next_pose[action, pose, front] = heading + 4 * carries
-        next_front[action, pose, front] = after
+        next_front[action, pose, front] = front_after
     return Rules(next_pose.ravel(), next_front.ravel(), advances.ravel(), reaches_goal.ravel())
 
 
@@ -197,8 +198,9 @@ _LIT_AT_AGENT = (1 << AGENT_VIEW_X) << VIEW
 
 @cache
 def visibility_table() -> tuple[Ints, Ints]:
-    """The package's Grid.process_vis for every possible row of the view: light moves right, then left,
-    and to the row above. Rows are indexed by `lit * 128 + opaque`, 7 bits each, bit i for column i.
+    """The package's Grid.process_vis for every possible row of the view. A cell that the agent sees
+    is called lit: light spreads to the right, then to the left, and to the row above. Rows are
+    indexed by `lit * 128 + opaque`, 7 bits each, bit i for column i.
 
     Returns which cells are visible, (16384, 7) of 0 and 1, and the lit cells of the next row away from
     the agent, times 128, (16384,).

@@ -4,6 +4,7 @@ This module holds metadata only. An environment is imported when it is made.
 """
 
 import importlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +16,7 @@ from cclf.errors import ConfigError, did_you_mean
 from cclf.plugins import load_entry_points, qualified_name
 
 ENTRY_POINTS = "cclf.suites"  # group of entry points, each of which names a `Suite`
-Overrides = dict[str, Any]
+Overrides = dict[str, Any]  # values of fields of `EnvConfig` or `RunConfig`, by field name
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Task:
     env: Overrides = field(default_factory=dict)
     run: Overrides = field(default_factory=dict)
     kind: TaskKind | None = None
-    """None: that of its suite."""
+    """None means the kind of its suite."""
     repeats_actions: bool = True
     """Whether `action_repeat` has an effect."""
 
@@ -62,7 +63,8 @@ class Suite:
     has_dict_observations: bool = False
     """Whether `EnvConfig.observe_key` can select a part of an observation."""
     canonical_name: Callable[[str], str] = str
-    """Returns the one name of a task for any spelling."""
+    """Converts the part of a task's name after the slash from any accepted spelling to the one that
+    is used."""
     inspect_env: str = ""
     """`module:function` that takes a name and returns an `EnvInfo`, for tasks whose kind only their
     environment knows. It makes the environment, so it runs the code that the name refers to."""
@@ -85,7 +87,7 @@ class Suite:
                     f"{self.name} tasks need the package {missing}: pip install 'cclf[{self.name}]'"
                 ) from error
             if missing != module:
-                raise  # a package that the module imports
+                raise  # the missing module is another one, which this module imports
             raise ConfigError(
                 f"the suite {self.name} is made by {path}, which is not there: {error}"
             ) from error
@@ -215,7 +217,8 @@ def suites() -> dict[str, Suite]:
 
 
 def _validate_suite(suite: Suite) -> str:
-    """What is wrong with a suite of another package, to be read after its name."""
+    """What is wrong with a suite of another package, as a relative clause for
+    `plugins.load_entry_points`; empty if nothing is."""
     kinds = get_args(TaskKind)
     for kind in (suite.kind, *(task.kind for task in suite.tasks if task.kind is not None)):
         if kind not in kinds:
@@ -261,8 +264,8 @@ def to_task_name(task: object) -> str:
 
 
 def _reject_registered_name(name: str) -> None:
-    """`gym/MODULE:NAME` is a registered environment before it is a function: raise ConfigError if a
-    function or class has the name of one."""
+    """Raise ConfigError if the name MODULE:FUNCTION is also that of a registered environment:
+    Gymnasium would make the registered environment and never call the function."""
     from gymnasium.envs.registration import find_highest_version, registry
 
     function = name.partition(":")[2]
@@ -276,7 +279,10 @@ def _reject_registered_name(name: str) -> None:
 
 
 def unknown_task(name: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(f"unknown task {name!r}{did_you_mean(name, known)} (see: cclf tasks)")
+    hint = did_you_mean(name, known)
+    if re.fullmatch(r"(?!MiniGrid-)[\w.:-]+-v\d+|[\w.]+:\w+", name):  # as Gymnasium names it
+        hint = f"; did you mean {_GYM.name}/{name}?"
+    return ConfigError(f"unknown task {name!r}{hint} (see: cclf tasks)")
 
 
 def suite_of(task_name: str) -> Suite:
@@ -292,7 +298,7 @@ def find_task(name: str) -> Task:
     known = known_tasks()
     if name in known:
         return known[name]
-    # The name becomes that of a folder, which must not be outside of the run folders.
+    # The name becomes the path of a run folder, which must stay inside the output folder.
     if suite.naming_help and rest and ".." not in rest.split("/"):
         return Task(name, suite.naming_help)
     raise unknown_task(name, known)

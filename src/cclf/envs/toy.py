@@ -12,7 +12,7 @@ from cclf.storage.safe_loading import check_data, check_same_structure
 from cclf.types import EnvSpec, EnvStep, StateDict
 
 EPISODE_STEPS = 25
-STEP_LENGTH = 0.3
+STEP_LENGTH = 0.3  # per environment step and axis, in the units of positions
 DOT_SIGMA_PIXELS = 1.2
 
 
@@ -24,8 +24,8 @@ class Reach:
         self, axes: int, frame_pixels: int, crop_pixels: int, action_repeat: int, seed: int
     ):
         self.axes, self.frame_pixels, self.action_repeat = axes, frame_pixels, action_repeat
-        # A blurred dot at +-1 is inside every crop.
-        self.reach_pixels = max(1.0, crop_pixels - frame_pixels / 2.0 - 1.5)
+        # From the center of the frame to position 1, where a blurred dot is still inside every crop.
+        self.pixels_per_unit = max(1.0, crop_pixels - frame_pixels / 2.0 - 1.5)
         steps = -(-EPISODE_STEPS // action_repeat)
         self.spec = EnvSpec((3, frame_pixels, frame_pixels), axes, action_repeat, steps)
         self.random = np.random.default_rng(seed)
@@ -74,36 +74,39 @@ class Reach:
 
     def _frame(self) -> np.ndarray:
         frame = np.zeros((3, self.frame_pixels, self.frame_pixels))
-        grid = np.arange(self.frame_pixels) - (self.frame_pixels - 1) / 2.0
+        offset = np.arange(self.frame_pixels) - (self.frame_pixels - 1) / 2.0
         for channel, position in ((0, self.agent), (1, self.goal)):
-            x, y = np.pad(position, (0, 2 - self.axes)) * self.reach_pixels
+            x, y = np.pad(position, (0, 2 - self.axes)) * self.pixels_per_unit
             along_y, along_x = (
-                np.exp(-((grid - center) ** 2) / (2 * DOT_SIGMA_PIXELS**2)) for center in (y, x)
+                np.exp(-((offset - center) ** 2) / (2 * DOT_SIGMA_PIXELS**2)) for center in (y, x)
             )
             frame[channel] = 255.0 * (along_y[:, None] * along_x[None])
         return frame.astype(np.uint8)
 
 
-CATCH_CELLS = 5  # width and height
+CATCH_CELLS = 5  # columns and rows
 CATCH_BALLS = 3  # per episode
+CATCH_MARGIN_PIXELS = 4
 
 
 class Catch:
     """A ball falls one cell per step. The reward is 1 if the paddle catches it and -1 if not. An
     episode has three balls. Actions: left, stay, right.
 
-    The cells fill the pixels that Rainbow's network uses, except for the margin of its shifts.
+    The cells fill the pixels that Rainbow's network uses, which are a multiple of 25, except for a
+    margin of 4 pixels on each side, by which its augmentation may shift a frame.
     """
 
     def __init__(self, frame_pixels: int, seed: int):
         self.frame_pixels = frame_pixels
-        self.cell_pixels = (25 * (frame_pixels // 25) - 8) // CATCH_CELLS
+        self.cell_pixels = (25 * (frame_pixels // 25) - 2 * CATCH_MARGIN_PIXELS) // CATCH_CELLS
         self.spec = EnvSpec(
             (1, frame_pixels, frame_pixels), 1, 1, CATCH_BALLS * (CATCH_CELLS - 1), num_actions=3
         )
         self.random = np.random.default_rng(seed)
         self.reward = 0.0  # of the last step
-        self.paddle, self.column, self.row, self.balls = 0, 0, 0, 0
+        self.paddle, self.column = 0, 0  # the columns of the paddle and of the ball
+        self.row, self.balls = 0, 0  # the row of the ball, and the number of balls that have landed
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         if seed is not None:
@@ -154,7 +157,7 @@ class Catch:
     def _frame(self) -> np.ndarray:
         frame = np.zeros((1, self.frame_pixels, self.frame_pixels), np.uint8)
         for row, column in ((self.row, self.column), (CATCH_CELLS - 1, self.paddle)):
-            top, left = 4 + row * self.cell_pixels, 4 + column * self.cell_pixels
+            top, left = (CATCH_MARGIN_PIXELS + cell * self.cell_pixels for cell in (row, column))
             frame[0, top : top + self.cell_pixels, left : left + self.cell_pixels] = 255
         return frame
 

@@ -1,4 +1,4 @@
-"""What the inspection page says about a sampled transition, and its numbers as text."""
+"""The text of the inspection page about a sampled transition, and numbers as text."""
 
 from cclf.inspection.records import ShownSample
 
@@ -10,7 +10,7 @@ def describe(sample: ShownSample) -> str:
         when.append(f"Step {sample.step} of its episode")
         if sample.age is not None:
             when[0] += f", {sample.age:,} steps ago"
-    action = f"action {sample.action}, reward {signed(sample.reward, '.3g')}"
+    action = f"action {sample.action}, reward {with_minus_sign(sample.reward, '.3g')}"
     sentences = ["; ".join([*when, action if when else action.capitalize()])]
     if sample.new_episode:
         sentences.append("The episode ended here, so the next observation begins another")
@@ -54,7 +54,7 @@ def _effects(sample: ShownSample) -> list[str]:
         effects.append(f"it is sampled {sample.draws:.2f} times as often as the average")
     if sample.bonus is not None:
         small = sample.bonus != 0 and abs(sample.bonus) < 1e-3
-        effects.append(f"bonus {power(sample.bonus, 1) if small else f'{sample.bonus:.3g}'}")
+        effects.append(f"bonus {scientific(sample.bonus, 1) if small else f'{sample.bonus:.3g}'}")
     return effects
 
 
@@ -64,13 +64,13 @@ def probability(value: float) -> str:
     >>> probability(0.25), probability(3e-9), probability(0.0)
     ('0.250', '3·10⁻⁹', '0')
     """
-    return "0" if value <= 0 else f"{value:.3f}" if value >= 5e-4 else power(value, 0)
+    return "0" if value <= 0 else f"{value:.3f}" if value >= 5e-4 else scientific(value, 0)
 
 
-def power(value: float, digits: int) -> str:
+def scientific(value: float, digits: int) -> str:
     """A small number in scientific notation.
 
-    >>> power(0.0000123, 1)
+    >>> scientific(0.0000123, 1)
     '1.2·10⁻⁵'
     """
     mantissa, exponent = f"{value:.{digits}e}".split("e")
@@ -91,5 +91,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.0005 else "under 0.1 %"
 
 
-def signed(value: float, form: str = ".2f") -> str:
+def with_minus_sign(value: float, form: str = ".2f") -> str:
+    """A number with the character U+2212 in place of a hyphen."""
     return format(value, form).replace("-", "−")

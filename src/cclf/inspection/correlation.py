@@ -17,10 +17,10 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return np.asarray((last - (counts + 1) / 2.0)[group])
 
 
-def linear(x: np.ndarray, y: np.ndarray) -> float:
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
     """Pearson's correlation of two quantities that are not constant.
 
-    >>> round(linear(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 2.0])), 4)
+    >>> round(pearson(np.array([1.0, 2.0, 3.0]), np.array([1.0, 0.0, 2.0])), 4)
     0.5
     """
     x, y = x - x.mean(), y - y.mean()
@@ -28,7 +28,8 @@ def linear(x: np.ndarray, y: np.ndarray) -> float:
 
 
 class Correlation(NamedTuple):
-    """nan if one of the two is constant, or if fewer than five pairs are known."""
+    """Correlation of two quantities; nan if one is constant, or if fewer than five pairs are
+    known."""
 
     rank: float  # Spearman's
     low: float  # its 95 % interval
@@ -47,10 +48,10 @@ def correlate(x: np.ndarray, y: np.ndarray) -> Correlation:
     x, y = x[known], y[known]
     if len(x) < 5 or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
         return Correlation(math.nan, math.nan, math.nan, math.nan)
-    rho = linear(ranks(x), ranks(y))
+    rho = pearson(ranks(x), ranks(y))
     z = math.atanh(max(-1.0 + 1e-12, min(1.0 - 1e-12, rho)))
-    reach = 1.96 * math.sqrt((1.0 + rho**2 / 2.0) / (len(x) - 3))
-    return Correlation(rho, math.tanh(z - reach), math.tanh(z + reach), linear(x, y))
+    half_width = 1.96 * math.sqrt((1.0 + rho**2 / 2.0) / (len(x) - 3))
+    return Correlation(rho, math.tanh(z - half_width), math.tanh(z + half_width), pearson(x, y))
 
 
 def describe_correlation(correlation: Correlation) -> str:

@@ -43,9 +43,9 @@ def inspect_run(
             "environment steps"
         )
         about = About(folder, heading, origin)
-        clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
+        env_steps_tensor = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
         return algorithm_of(config).inspect(
-            about, config, saved["learner"], samples, clock, make_env
+            about, config, saved["learner"], samples, env_steps_tensor, make_env
         )
 
 
@@ -63,8 +63,8 @@ def probe_run(
     saved = read_checkpoint(folder)
     with data_error_context(f"the checkpoint in {folder} cannot be inspected"):
         env_steps = saved["agent_steps"] * config.env.action_repeat
-        clock = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
+        env_steps_tensor = torch.tensor(float(env_steps), dtype=torch.float64, device=device)
         curiosity, found = algorithm_of(config).probe(
-            config, saved["learner"], measures, quantities, num_batches, clock, make_env
+            config, saved["learner"], measures, quantities, num_batches, env_steps_tensor, make_env
         )
     return rank_correlations(curiosity, found)

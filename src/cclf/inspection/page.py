@@ -1,4 +1,4 @@
-"""The inspection page, and its numbers for programs."""
+"""The page of `cclf inspect`, and its numbers as JSON."""
 
 import math
 from collections.abc import Iterator
@@ -11,12 +11,15 @@ from cclf.analysis import figures, load, render
 from cclf.analysis.figures import Draw, FigureGrid
 from cclf.analysis.table import MISSING, Cell, Entry, Table, format_number
 from cclf.analysis.tables import origin_table
-from cclf.inspection.cards import describe, percent, probability, signed
+from cclf.inspection.cards import describe, percent, probability, with_minus_sign
 from cclf.inspection.correlation import correlate, describe_correlation
 from cclf.inspection.records import Gallery, Measure, ShownObservation, ShownSample
 
-CARDS_WITH_VIEWS, PLAIN_CARDS = 2, 3  # shown at each end; further cards are folded
-MEDIAN = "The line is the median along the axis, the band the middle half."
+CARDS_WITH_VIEWS, PLAIN_CARDS = (
+    2,
+    3,
+)  # of the most curious samples, and as many of the least; further cards are folded
+MEDIAN_CAPTION = "The line is the median along the axis, the band the middle half."
 Facts = dict[str, object]
 
 
@@ -53,14 +56,16 @@ def to_json(report: Gallery) -> Facts:
             "mean": float(report.curiosity.mean()),
             "quantiles": quantiles,
         },
-        "follows": {measure.name: _related(report, measure) for measure in report.measures},
+        "follows": {
+            measure.name: _correlation_facts(report, measure) for measure in report.measures
+        },
         "remarks": list(report.remarks),
         "most": [_sample_facts(sample) for sample in report.most],
         "least": [_sample_facts(sample) for sample in report.least],
     }
 
 
-def _related(report: Gallery, measure: Measure) -> dict[str, float | None]:
+def _correlation_facts(report: Gallery, measure: Measure) -> dict[str, float | None]:
     correlation = correlate(measure.values, report.curiosity)._asdict()
     return {name: value if math.isfinite(value) else None for name, value in correlation.items()}
 
@@ -81,7 +86,7 @@ def _observation_facts(shown: ShownObservation) -> Facts:
 
 
 def _tiles(report: Gallery) -> list[tuple[str, str, str]]:
-    """Number, label and CSS class of the summary."""
+    """Number, label and CSS class of each tile of the summary."""
     low, high = np.quantile(report.curiosity, (0.25, 0.75))
     numbers = {
         "mean curiosity": probability(float(report.curiosity.mean())),
@@ -99,14 +104,14 @@ def _novelty(report: Gallery) -> Iterator[str]:
         if not measure.novelty:
             continue
         correlation = correlate(measure.values, report.curiosity)
-        sense = describe_correlation(correlation)
-        text = f"Curiosity {sense} with {measure.name} ({measure.meaning})"
+        relation = describe_correlation(correlation)
+        text = f"Curiosity {relation} with {measure.name} ({measure.meaning})"
         if math.isfinite(correlation.rank):
-            interval = f"[{signed(correlation.low)}, {signed(correlation.high)}]"
-            text += f": rank correlation {signed(correlation.rank)} {interval}"
-        if sense.startswith(("rises", "falls")):
-            agrees = sense.startswith("rises") == (measure.novelty > 0)
-            text += ". Novelty would do the same" if agrees else ". Novelty would do the opposite"
+            interval = f"[{with_minus_sign(correlation.low)}, {with_minus_sign(correlation.high)}]"
+            text += f": rank correlation {with_minus_sign(correlation.rank)} {interval}"
+        if relation.startswith(("rises", "falls")):
+            agrees = relation.startswith("rises") == (measure.novelty > 0)
+            text += f". A measure of novelty would do the {'same' if agrees else 'opposite'}"
         yield f"{text}."
 
 
@@ -116,15 +121,16 @@ def _correlation_table(report: Gallery) -> Table:
     order = np.argsort(report.curiosity, kind="stable")
     for measure in report.measures:
         correlation = correlate(measure.values, report.curiosity)
-        strength = Cell(MISSING)
+        rank_correlation = Cell(MISSING)
         if math.isfinite(correlation.rank):
-            interval = f"[{signed(correlation.low)}, {signed(correlation.high)}]"
-            strength = Cell(
-                signed(correlation.rank), (interval, f"linear {signed(correlation.linear)}")
+            interval = f"[{with_minus_sign(correlation.low)}, {with_minus_sign(correlation.high)}]"
+            rank_correlation = Cell(
+                with_minus_sign(correlation.rank),
+                (interval, f"linear {with_minus_sign(correlation.linear)}"),
             )
         means = (_mean(measure.values[order[part]]) for part in (slice(-tenth, None), slice(tenth)))
-        sense = Cell(describe_correlation(correlation), (measure.meaning,), "word")
-        row = (Cell(measure.name, style="word"), strength, *map(Cell, means), sense)
+        relation = Cell(describe_correlation(correlation), (measure.meaning,), "word")
+        row = (Cell(measure.name, style="word"), rank_correlation, *map(Cell, means), relation)
         entries.append(Entry(row))
     header = (
         "quantity",
@@ -154,10 +160,11 @@ def _scatter_plots(report: Gallery) -> FigureGrid:
         if len(values) > 1 and np.ptp(values) > 0:
             draw = partial(figures.scatter, values, curiosity, measure.name, measure.name, name)
             panels[f"curiosity against {measure.name}"] = draw
-    return FigureGrid(f"The samples. {MEDIAN}", panels)
+    return FigureGrid(f"The samples. {MEDIAN_CAPTION}", panels)
 
 
-# Columns of train.csv by panel. With three views or more, a line marks a uniform selection.
+# By panel, columns of train.csv with their labels. With three views or more, a dashed line marks
+# the frequency of each view under uniform selection.
 TRAINING_PANELS = {
     "curiosity, Eq. (3)": {"curiosity_mean": "c of o(t)", "next_curiosity_mean": "c′ of o(t+1)"},
     "weight of the selected view, Eq. (7)": {"second_view_weight": "second view"},
@@ -209,4 +216,4 @@ def _priority_figures(report: Gallery) -> FigureGrid | None:
         figures.scatter, ages, report.priorities, title, "age in agent steps", "priority"
     )
     panels: dict[str, Draw] = {"histogram of priorities": histogram, title: scatter}
-    return FigureGrid(f"All transitions in replay. {MEDIAN}", panels)
+    return FigureGrid(f"All transitions in replay. {MEDIAN_CAPTION}", panels)

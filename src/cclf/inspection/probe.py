@@ -13,9 +13,9 @@ Batches = Mapping[str, list[np.ndarray]]  # by name, an array (B,) for each batc
 
 
 class RankCorrelation(NamedTuple):
-    """nan if one of the two is constant in every batch."""
+    """Rank correlation of two quantities; nan if in every batch one of them is constant."""
 
-    rank: float  # the mean of Spearman's over batches
+    rank: float  # the mean over batches of Spearman's correlation
     low: float  # its 95 % interval, by the bootstrap over batches
     high: float
     batches: int
@@ -24,10 +24,10 @@ class RankCorrelation(NamedTuple):
 def rank_correlations(
     curiosity: Batches, quantities: Batches
 ) -> dict[str, dict[str, RankCorrelation]]:
-    """By measure and quantity.
+    """The rank correlations by measure and quantity.
 
-    >>> four = [np.arange(8.0), np.arange(8.0)]
-    >>> rank_correlations({"rnd": four}, {"rarity": [four[0], -four[1]]})["rnd"]["rarity"].rank
+    >>> first = second = np.arange(8.0)
+    >>> rank_correlations({"rnd": [first, second]}, {"rarity": [first, -second]})["rnd"]["rarity"].rank
     0.0
     """
     return {

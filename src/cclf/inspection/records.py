@@ -25,9 +25,8 @@ class ShownObservation(NamedTuple):
     chosen: int  # number of the selected view
     belief: float  # in the pair of anchor and selected view
     curiosity: float  # 1 - belief, Eq. (3)
-    taken_for: tuple[np.ndarray, float] | None = (
-        None  # the other observation of the batch with the largest match probability
-    )
+    # the other observation of the batch with the largest match probability, and that probability
+    best_other_match: tuple[np.ndarray, float] | None = None
 
 
 class ShownSample(NamedTuple):
@@ -42,7 +41,7 @@ class ShownSample(NamedTuple):
     second_weight: float | None  # of the selected view in the Q loss, Eq. (7)
     next_second_weight: float | None
     priority: tuple[float, float] | None  # before and after Eq. (6)
-    draws: float | None  # its sampling probability, divided by the mean
+    draws: float | None  # its sampling probability divided by the mean sampling probability
     step: int | None  # agent steps since its episode began
     age: int | None  # in agent steps
     new_episode: bool  # the next observation is the first of another episode
@@ -70,14 +69,17 @@ class About(NamedTuple):
 
 
 class Gallery(NamedTuple):
+    """The content of the inspection page."""
+
     about: About
-    drawn: str  # how the transitions were sampled
+    sampling: str  # a sentence on how the transitions were sampled
     curiosity_name: str
     curiosity: np.ndarray  # (N,) of the samples
     measures: Sequence[Measure]
-    most: Sequence[ShownSample]
+    most: Sequence[ShownSample]  # with the highest curiosity
     least: Sequence[ShownSample]
-    ladder: Sequence[tuple[np.ndarray, float]]  # frames from the least to the most curious
+    # frames with their curiosity, the least curious first
+    ranked_frames: Sequence[tuple[np.ndarray, float]]
     remarks: Sequence[str]
     priorities: np.ndarray | None  # of all transitions in replay, if curiosity sets them
     ages: np.ndarray | None

@@ -1,5 +1,6 @@
-"""What inspections of several base algorithms share: which samples are shown, appraisals that leave
-the running maxima unchanged, and the columns of transitions from replay."""
+"""Code that the inspections of several base algorithms share: the choice of the samples that are
+shown, appraisals that leave the running maxima unchanged, and the columns of transitions from
+replay."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cclf.config import MethodConfig
-from cclf.data.augmentations import PixelViews, Views
+from cclf.data.augmentations import TensorViews, Views
 from cclf.framework import Appraisal, Encode, Framework
 from cclf.inspection import correlation
 from cclf.inspection.records import About, Gallery, Measure, ShownObservation, ShownSample, View
@@ -22,18 +23,18 @@ SIDES = ("", "next_")  # prefixes of columns: the observation and the next one
 NUM_NEIGHBORS = 5
 THUMBNAIL_PIXELS = 21  # side to which frames are downsampled before their distance is computed
 NUM_EXTREMES = 6  # most curious samples, and as many least curious ones
-NUM_LADDER_FRAMES = 12  # from the least to the most curious
+NUM_RANKED_FRAMES = 12  # from the least to the most curious
 
-Pair = tuple[PixelViews, PixelViews]  # of the observation and of the next one
+Pair = tuple[TensorViews, TensorViews]  # of the observation and of the next one
 Row = dict[str, np.ndarray]  # values of one sample, by column
 Frames = list[np.ndarray]  # pictures (H, W, 3), the newest last
 # frames of the observation and of the next one, by slot in replay
 Stacks = Callable[[int], tuple[Frames, Frames]]
-# of the views of one side, with their corners
+# the views of one side as pictures, each with the top-left corner of its crop, if it is one
 Pictures = Callable[[str, Row, Frames], Sequence[tuple[np.ndarray, tuple[int, int] | None]]]
 
-# every piece disabled: plain replay
-_OFF = MethodConfig(
+# CCLF with every piece disabled: plain replay
+_ALL_PIECES_DISABLED = MethodConfig(
     views=1,
     selection="all",
     contrastive=False,
@@ -44,11 +45,11 @@ _OFF = MethodConfig(
 
 
 class Memory(NamedTuple):
-    """What is known of the slots of a replay buffer."""
+    """A replay buffer as far as inspections need it."""
 
     live: np.ndarray  # (M,)  slots that can be sampled
-    priorities: np.ndarray  # (M,)  of those
-    ages: Callable[[np.ndarray], np.ndarray]  # of slots, in agent steps
+    priorities: np.ndarray  # (M,)  of the live slots
+    ages: Callable[[np.ndarray], np.ndarray]  # the ages of slots in agent steps
     steps: np.ndarray  # (slots,)  agent steps since its episode began
     stacks: Stacks
 
@@ -63,14 +64,15 @@ def restored_maxima(framework: Framework) -> Iterator[None]:
     framework.bonus_max.copy_(before[1])
 
 
-def extreme_rows(rank: np.ndarray, identity: np.ndarray) -> tuple[list[int], list[int]]:
-    """Rows of the samples of highest and of lowest rank, the extremes first; each identity once.
+def extreme_rows(score: np.ndarray, identity: np.ndarray) -> tuple[list[int], list[int]]:
+    """Rows of the samples with the highest and the lowest scores, the extremes first; of samples
+    with equal identity only the one with the highest score.
 
-    >>> extreme_rows(np.array([0.1, 0.9, 0.8, 0.5]), np.array([7, 8, 8, 9]))  # of four, rows 1 and 2 are the same
+    >>> extreme_rows(np.array([0.1, 0.9, 0.8, 0.5]), np.array([7, 8, 8, 9]))  # rows 1 and 2 are the same sample
     ([1], [0])
     """
     firsts: dict[int, int] = {}
-    for row in np.argsort(-rank, kind="stable").tolist():
+    for row in np.argsort(-score, kind="stable").tolist():
         firsts.setdefault(int(identity[row]), row)
     order = list(firsts.values())
     count = min(NUM_EXTREMES, len(order) // 2)
@@ -84,7 +86,7 @@ def evenly_ranked_rows(curiosity: np.ndarray) -> list[int]:
     [1, 2, 0]
     """
     order = np.argsort(curiosity, kind="stable")
-    places = np.linspace(0, len(order) - 1, min(NUM_LADDER_FRAMES, len(order)))
+    places = np.linspace(0, len(order) - 1, min(NUM_RANKED_FRAMES, len(order)))
     return [int(row) for row in order[places.round().astype(int)]]
 
 
@@ -107,7 +109,7 @@ def without_curiosity(
         raise AssertionError("no observation is encoded without curiosity")
 
     pair = (Views(observation[None]), Views(next_observation[None]))
-    return Framework(1, _OFF).appraise(*pair, reward, torch.zeros(()), never, never)
+    return Framework(1, _ALL_PIECES_DISABLED).appraise(*pair, reward, torch.zeros(()), never, never)
 
 
 def transition_curiosity(appraisal: Appraisal[Tensor]) -> Tensor:
@@ -158,12 +160,12 @@ def beliefs(matches: Tensor, chosen: Tensor, slot: Tensor) -> dict[str, Tensor]:
     one, and the slot and the probability of the other observation of the batch that matches
     best."""
     pairs = matches.diagonal(dim1=1, dim2=2)  # (K-1, B)
-    share, taken = of_selected_view(matches, chosen).fill_diagonal_(0.0).max(1)
+    probability, other = of_selected_view(matches, chosen).fill_diagonal_(0.0).max(1)
     return {
         "beliefs": pairs.T,
         "belief": of_selected_view(pairs, chosen),
-        "taken_slot": slot[taken],
-        "taken_share": share,
+        "other_match_slot": slot[other],
+        "other_match": probability,
     }
 
 
@@ -175,15 +177,15 @@ def rarity(observation: Tensor) -> Tensor:
     return distances.topk(min(NUM_NEIGHBORS, len(small) - 1), largest=False).values.mean(1)
 
 
-def again_remark(table: dict[str, np.ndarray], augmentations: str) -> list[str]:
-    """Correlation of curiosity between two appraisals of the same batch with different augmentations,
-    which `augmentations` names."""
-    again = correlation.correlate(table["again"], table["curiosity"]).rank
-    if not math.isfinite(again):
+def augmentation_remark(table: dict[str, np.ndarray], augmentations: str) -> list[str]:
+    """A sentence on the correlation of curiosity between two appraisals of the same batch with
+    different augmentations, which `augmentations` names; empty if the correlation is undefined."""
+    rank = correlation.correlate(table["again"], table["curiosity"]).rank
+    if not math.isfinite(rank):
         return []
     return [
         f"With other {augmentations} in the same batch, curiosity of the same transitions has a rank "
-        f"correlation of {again:.2f}: the rest is due to the random {augmentations}."
+        f"correlation of {rank:.2f}: the rest is due to the random {augmentations}."
     ]
 
 
@@ -235,7 +237,7 @@ def gallery_of_transitions(
         measures=_measures(table, memory, rewards, td_errors, measures),
         most=[sample(number) for number in most],
         least=[sample(number) for number in least],
-        ladder=[
+        ranked_frames=[
             (memory.stacks(table["slot"][number])[0][-1], float(curiosity[number]))
             for number in evenly_ranked_rows(curiosity)
         ],
@@ -269,17 +271,15 @@ def _measures(
 
 def _observation(side: str, row: Row, stacks: Stacks, pictures: Pictures) -> ShownObservation:
     frames, other = (
-        stacks(int(row[slot]))[SIDES.index(side)] for slot in ("slot", f"{side}taken_slot")
+        stacks(int(row[slot]))[SIDES.index(side)] for slot in ("slot", f"{side}other_match_slot")
     )
-    view_beliefs = [
-        None,
-        *(float(belief) for belief in row[f"{side}beliefs"]),
-    ]  # none of the anchor
+    # The first view is the anchor, which has no belief.
+    view_beliefs = [None, *map(float, row[f"{side}beliefs"])]
     views = [
         View(picture, corner, belief)
         for (picture, corner), belief in zip(pictures(side, row, frames), view_beliefs, strict=True)
     ]
     belief, curiosity = float(row[f"{side}belief"]), float(row[f"{side}c"])
-    best_other_match = (other[-1], float(row[f"{side}taken_share"]))
+    best_other_match = (other[-1], float(row[f"{side}other_match"]))
     selected = int(row[f"{side}chosen"])
     return ShownObservation(frames, views, selected, belief, curiosity, best_other_match)

@@ -1,5 +1,5 @@
-"""Fast kernels for what `algorithms/common/pixel_encoder.py` and `algorithms/rainbow` define in
-plain PyTorch. Each module holds a kernel and its reference."""
+"""Fast kernels for computations of `algorithms/common/pixel_encoder.py` and `algorithms/rainbow`. Each has
+a reference implementation in plain PyTorch."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -21,5 +21,5 @@ def use_triton(tensor: Tensor) -> bool:
 
 
 def merge_vmap_dims(tensors: Sequence[Tensor], dims: Sequence[int]) -> list[Tensor]:
-    """Merge the mapped dimension `dims[i]` of each tensor into its leading dimension of runs."""
+    """Merge the vmapped dimension `dims[i]` of each tensor with its leading dimension, that of runs."""
     return [tensor.movedim(dim, 0).flatten(0, 1) for tensor, dim in zip(tensors, dims, strict=True)]

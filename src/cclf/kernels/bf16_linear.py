@@ -1,7 +1,7 @@
 """A linear layer on bfloat16 features that accumulates in float32 and returns float32.
 
-The encoder ends in LayerNorm, which divides by a small standard deviation. Rounding the layer's
-result to bfloat16 first would multiply the rounding error into every logit of the belief.
+The encoder ends in LayerNorm, which divides by a small standard deviation. If the linear layer's result
+were rounded to bfloat16, this division would amplify the rounding error in every logit of the belief.
 
 Features of `paired_convolutions` have one extra column of pixels, whose weight is zero here. On a
 GPU the outputs are zero-padded to a multiple of 16: a product with 50 columns takes twice as long as

@@ -10,9 +10,9 @@ _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # read by PyTorch's compiler
 
 
 def set_compile_cache() -> Path | None:
-    """Point PyTorch's compiler at a folder in the user's cache, unless the environment variable names
-    another. PyTorch's own default is in /tmp, which is lost at a restart. None if no folder is
-    writable."""
+    """Set the cache folder of PyTorch's compiler to one in the user's cache, unless the environment
+    variable is set. PyTorch's default is in /tmp, which is lost at a restart. Returns the folder, or None
+    if it is not writable."""
     if _VARIABLE in os.environ:
         return Path(os.environ[_VARIABLE])
     try:

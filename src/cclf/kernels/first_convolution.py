@@ -2,11 +2,11 @@
 materializing the crops.
 
 Frames are packed: channels are padded to 16 and split into two planes of eight, as 16-bit numbers,
-and even columns are stored apart from odd ones. A convolution with stride 2 then reads contiguous
-memory, and five crops of a frame are read from one packed copy. With at most nine channels (three
-RGB frames), the last seven numbers of a pixel would be padding. They hold the ninth channel of the
-neighboring pixels instead, under taps 1 to 7 of a 3x3 filter: `fused_encoder` reads eight taps of the
-ninth channel at once, and kernels that take these numbers for channels give them weight zero.
+and even columns are stored separately from odd ones. A convolution with stride 2 then reads contiguous
+memory, and all crops of a frame are read from one packed copy. With at most nine channels (three
+RGB frames), the last seven numbers of a pixel would be padding. Instead they hold the ninth channel of
+the neighboring pixels at taps 1 to 7 of a 3x3 filter whose tap 0 is this pixel, so that `fused_encoder`
+reads eight taps of the ninth channel at once. Other kernels multiply these numbers by weight zero.
 
 Results have one column more than the convolution, of zeros, so that rows have even length. On a GPU
 with Triton the kernels of `first_convolution_triton` run; the PyTorch code here is their reference
@@ -21,15 +21,15 @@ from torch.nn.grad import conv2d_weight
 from cclf.data.augmentations import LazyCrops, replicate_pad_indices
 from cclf.kernels import use_triton
 
-CHANNELS = 16  # of a packed pixel
-FEW_CHANNELS = 9  # up to this many, the ninth channel is stored under eight taps
-TAPS = 9
+CHANNELS = 16  # numbers per packed pixel
+FEW_CHANNELS = 9  # with at most this many, the ninth channel is stored for eight taps (see above)
+TAPS = 9  # positions of a 3x3 filter
 
 
 def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) -> Tensor:
     """Pack batches of uint8 frames (B, C, H, W) into one batch of packed frames (sum of B, 2 for even
-    and odd columns, 2, H, W / 2, 8). bfloat16 represents 0..255 exactly. `border`: width of a
-    replicated border. Taps beyond the border read zero."""
+    and odd columns, 2 planes, H, W / 2, 8). bfloat16 represents 0..255 exactly. `border` is the width of
+    a replicated border; beyond it, pixels are zero."""
     channels = images[0].shape[1]
     if channels > CHANNELS:
         raise ValueError(
@@ -55,8 +55,8 @@ def pack(*images: Tensor, dtype: torch.dtype = torch.bfloat16, border: int = 0) 
 
 
 def unpacked(frames: Tensor) -> Tensor:
-    """Packed frames as (B, 16, H, W), where an odd W is rounded up. With at most nine channels, the
-    last seven channels are the ninth channel under taps 1 to 7."""
+    """Packed frames as (B, 16, H, W), where an odd W is rounded up. With at most nine channels, the last
+    seven channels hold the ninth channel at taps 1 to 7, as described above."""
     return frames.permute(0, 2, 5, 3, 4, 1).flatten(4).flatten(1, 2)
 
 

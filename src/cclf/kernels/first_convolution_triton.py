@@ -1,6 +1,6 @@
-"""The Triton kernels of `first_convolution`: from uint8 planes to packed frames, and matrix products
-of the pixels under each tap with the weights. And that of `paired_convolutions.relu_bias_backward`:
-mask and sum in one pass."""
+"""The Triton kernels of `first_convolution`, which pack uint8 frames and multiply the pixels at each filter
+tap by the weights, and of `paired_convolutions.relu_bias_backward`, which masks a gradient and sums it
+in one pass."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,12 @@ from torch import Tensor
 from cclf.data.augmentations import LazyCrops
 from cclf.kernels.first_convolution import CHANNELS, FEW_CHANNELS, TAPS
 
-PIXELS, GRADIENT_PIXELS = 256, 128  # results per program, or read at a time by the gradient
-PROGRAMS = 264  # of the weight gradient: two per multiprocessor of an H200
-RELU_PIXELS = 64  # read at a time by `_mask_and_sum`
-RELU_PROGRAMS = 1056  # of `_mask_and_sum`: eight per multiprocessor of an H200
-ROW_PIXELS = 4  # read for a row of 3 taps: with 16 channels, the 64 rows of one product
+PIXELS = 256  # output pixels per program of `_forward`
+GRADIENT_PIXELS = 128  # output pixels that `_gradients` reads at a time
+PROGRAMS = 264  # programs of `_gradients` per row of taps: two per multiprocessor of an H200
+RELU_PIXELS = 64  # pixels that `_mask_and_sum` reads at a time
+RELU_PROGRAMS = 1056  # programs of `_mask_and_sum`: eight per multiprocessor of an H200
+ROW_PIXELS = 4  # pixels read for 3 taps: times 16 channels, a matrix of 64 rows (a power of two)
 
 
 @triton.jit
@@ -52,8 +53,8 @@ def _gradients(
     SIDE: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr, CHANNELS: tl.constexpr,
     ROW_PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Each program sums over every n-th image, for one row of taps. The caller adds the partial sums,
-    in a fixed order."""
+    """Each program sums over every n-th image for one row of taps, where n is the number of programs. The
+    caller adds the partial sums, in a fixed order."""
     program, tap_row = tl.program_id(0), tl.program_id(1)
     out, line = tl.arange(0, OUT), tl.arange(0, ROW_PIXELS * CHANNELS)
     used = line < 3 * CHANNELS
@@ -138,8 +139,8 @@ def _pack(
     FEW: tl.constexpr,
 ):  # fmt: skip
     """Write one row of one packed frame. Columns are read in order, so that loads are contiguous. The
-    last columns, whose taps reach beyond the frame, and the border are written separately. FEW: the
-    second eight numbers are the ninth channel under eight taps."""
+    last columns, whose taps reach beyond the frame, and the border are written separately. With FEW, the
+    second eight numbers of a pixel are the ninth channel at eight taps."""
     n, y = tl.program_id(1).to(tl.int64), tl.program_id(0)
     number = tl.arange(0, CHANNELS)
     tap = tl.where(number < 8, 0, number - 8) if FEW else 0 * number
@@ -206,8 +207,8 @@ def _mask_and_sum(
     gradient, outputs, masked, parts, count,
     CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
 ):  # fmt: skip
-    """Each program masks and sums every n-th block of pixels. The caller adds the partial sums, in a
-    fixed order."""
+    """Each program masks and sums every n-th block of pixels, where n is the number of programs. The
+    caller adds the partial sums, in a fixed order."""
     program, channel = tl.program_id(0).to(tl.int64), tl.arange(0, CHANNELS)
     total = tl.zeros((CHANNELS,), tl.float32)
     for start in range(program * PIXELS, count, tl.num_programs(0) * PIXELS):

@@ -1,8 +1,8 @@
-"""The encoder's convolutions in kernels that hold an image in shared memory: one kernel from the
+"""The encoder's convolutions as CUDA kernels that hold an image in shared memory: one kernel from the
 pixels to the features, one for the backward pass, and two for the weight gradients. They are in
 `fused_encoder.cu`, for GPUs of the Hopper generation.
 
-On other GPUs, and for other sizes, `paired_convolutions` computes the same.
+On other GPUs, and for other sizes, `paired_convolutions` computes the same functions.
 """
 
 import functools
@@ -23,25 +23,25 @@ Layers = Sequence[tuple[Tensor, Tensor]]  # weight (O, C, 3, 3) and bias (O,) of
 # The sizes that the kernels are written for: pixels of a crop, filters, and sides of the results.
 PIXELS, FILTERS, SIDES = 84, 32, (41, 39, 37, 35)
 COMPUTE_CAPABILITY = (9, 0)  # Hopper: the kernels use its warpgroup matrix instructions
-LAUNCH = {  # threads of a block and bytes of shared memory, as in the CUDA source
+LAUNCH = {  # threads per block and bytes of shared memory of each kernel, as in the CUDA source
     "encode_frozen": (512, 231_680),
     "encode_and_keep": (512, 231_680),
     "gradients": (512, 226_048),
     "first_weight_gradient": (224, 201_664),
     "later_weight_gradients": (256, 185_408),
 }
-# Positions in a plane of each masked gradient: rows as long as those of the inputs (half as long for
-# the first), then zeros.
+# Positions in a plane of each convolution's masked gradient. Its rows are as long as those of the
+# convolution's input (half as long for the first convolution); zeros fill the rest of the plane.
 MASKED_POSITIONS = (1728, 1600, 1520, 1360)
-# Terms of a result of the first convolution: eight channels under each tap, the ninth channel under
-# all taps, and zeros up to a multiple of 16.
+# Products that are summed to an output of the first convolution: eight channels at each tap, the ninth
+# channel at all taps, and zeros up to a multiple of 16.
 EIGHT = CHANNELS // 2
 FIRST_TERMS = 96
 
 
 class Weights(NamedTuple):
     """Weights in the order in which the kernels multiply them: in steps of 16 terms, which are 16
-    channels under one tap except in the first convolution."""
+    channels at one tap, except in the first convolution."""
 
     first: Tensor  # (6 steps of FIRST_TERMS, 2, 4, 8 outputs, 8 terms)  first convolution
     later: Tensor  # (3, 18 steps, 2, 4, 8, 8)  the other convolutions
@@ -66,7 +66,7 @@ def is_supported(crops: LazyCrops, layers: Layers) -> bool:
 
 @functools.cache
 def _kernels(device: torch.device) -> dict[str, Callable[..., None]] | None:
-    """The compiled kernels by name. None for a GPU of another generation, and, with a message, where
+    """The compiled kernels by name. None for a GPU of another generation, and also, after a message, if
     they cannot be compiled."""
     if torch.cuda.get_device_capability(device) != COMPUTE_CAPABILITY:
         return None
@@ -120,8 +120,8 @@ def encode(
     num_learned: int,
     prepare: Callable[[Layers], Weights] = prepare,
 ) -> tuple[Tensor, Tensor]:
-    """Features (., 35 * 36 * 32) of the first `num_learned` crops of packed frames, with gradient,
-    and of the other crops, without. The last of the 36 columns of pixels is zero."""
+    """Features (n, 35 * 36 * 32) of the first `num_learned` crops of packed frames, with gradient, and of
+    the other crops, without gradient. The last of the 36 columns of pixels is zero."""
     parameters = [parameter for layer in layers for parameter in layer]
     save_activations = torch.is_grad_enabled() and any(each.requires_grad for each in parameters)
     features: tuple[Tensor, Tensor] = _Encode.apply(  # type: ignore[no-untyped-call]
@@ -160,8 +160,9 @@ class _Encode(torch.autograd.Function):
 
 
 def forward(crops: LazyCrops, weights: Weights, save_activations: bool = False) -> list[Tensor]:
-    """Features (N, 35, 36, 32), whose last column is zero. With `save_activations` they follow the
-    results of the three earlier convolutions, as planes (N, 4, side, side, 8)."""
+    """A list whose last element is the features (N, 35, 36, 32), with a last column of zeros. With
+    `save_activations`, the results of the first three convolutions precede it, as planes
+    (N, 4, side, side, 8)."""
     images, count = crops.images, len(crops.image_index)
     sides = SIDES[:-1] if save_activations else ()
     activations = [images.new_empty((count, FILTERS // 8, side, side, 8)) for side in sides]

@@ -2,10 +2,10 @@
 
 A 3x3 convolution with 32 channels underuses tensor cores. Viewed as pairs of pixels, an image with
 32 channels has half the width and 64 channels, and the convolution has 3x2 taps from 64 to 64
-channels. Its weight holds the 3x3 weight twice, shifted by a pixel, and zeros: a third more
-arithmetic, but faster kernels by more than that. Rows have odd length, so the last pixel of each row
-is paired with padding. The padding stays in the features, and the linear layer after them gives it
-weight zero (`cclf.kernels.bf16_linear`).
+channels. Its weight holds the 3x3 weight twice, shifted by a pixel, and zeros. This is a third more
+arithmetic, but in total faster. Rows have odd length, so the last pixel of each row is paired with
+padding. The padding stays in the features, and the following linear layer multiplies it by weight zero
+(`cclf.kernels.bf16_linear`).
 
 The first convolution reads packed frames at the corners of the crops, which are never materialized.
 Bias and ReLU are fused into each convolution. Pixels enter as integers, which bfloat16 represents
@@ -80,8 +80,8 @@ def backward(
 
 @torch.library.custom_op("cclf::relu_bias_backward", mutates_args=())
 def relu_bias_backward(gradient: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Backward pass through ReLU and bias, channels last: the gradient where `outputs` (N, C, H, W)
-    are positive, and its sum per channel (C,) in float32 or float64."""
+    """Backward pass through ReLU and bias, channels last: the gradient masked to positive `outputs`
+    (N, C, H, W), and its sum per channel (C,) in float32 or float64."""
     if use_triton(gradient):
         from cclf.kernels import first_convolution_triton
 

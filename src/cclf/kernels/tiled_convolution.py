@@ -1,8 +1,8 @@
 """The first layer of Rainbow's encoder (non-overlapping patches, bias, ReLU), read directly from
 uint8 frames, for S runs at once.
 
-On a GPU, patches in float32 would take four times the memory of the frames, and every pass over the
-layer would read them again. The result has the layout of the second layer's patches, which do not
+On a GPU, patches in float32 would take four times the memory of the frames, and both the forward and the
+backward pass would read them. The result has the layout of the second layer's patches, which do not
 overlap either, so neither layer copies its patches. With Triton the kernels of
 `tiled_convolution_triton` run; the PyTorch code here is their reference. On a CPU the `GameEncoder`
 does not use this module.

@@ -1,5 +1,5 @@
 """The Triton kernels of `gather_packed`, in which each program gathers some rows of one view, and of
-`tiled_convolution`: for one frame after another, the pixels of many patches times the weights."""
+`tiled_convolution`, which multiply the pixels of many patches by the weights, one frame at a time."""
 
 import torch
 import triton
@@ -9,9 +9,10 @@ from torch import Tensor
 from cclf.kernels.gather_packed import FRAMES
 from cclf.kernels.tiled_convolution import result_shape
 
-ROWS = 16  # of a view, gathered by one program
-POSITIONS, GRADIENT_POSITIONS = 128, 32  # patches per program, or read at a time by the gradient
-PROGRAMS = 1056  # of the gradient: eight per multiprocessor of an H200
+ROWS = 16  # rows of a view that one program gathers
+POSITIONS = 128  # patches per program of `_forward`
+GRADIENT_POSITIONS = 32  # patches that `_gradients` reads at a time
+PROGRAMS = 1056  # programs of `_gradients`: eight per multiprocessor of an H200
 
 
 @triton.jit
@@ -119,8 +120,8 @@ def _gradients(
     FRAMES: tl.constexpr, SIDE: tl.constexpr, TILE: tl.constexpr, ACROSS: tl.constexpr, ALL: tl.constexpr, OUT: tl.constexpr,
     TAPS: tl.constexpr, TERMS: tl.constexpr, POSITIONS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Each program sums over every n-th image of a run. The caller adds the partial sums, in a fixed
-    order."""
+    """Each program sums over every n-th image of a run, where n is the number of programs per run. The
+    caller adds the partial sums, in a fixed order."""
     share, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
     term, out = tl.arange(0, TERMS), tl.arange(0, OUT)
     frame, tap = term // TAPS, term % TAPS

@@ -19,8 +19,8 @@ from typing import BinaryIO
 from cclf.errors import ConfigError
 from cclf.storage.safe_loading import open_file
 
-# A process that is killed while it starts a worker leaves a child that has a copy of its open files
-# until it executes its own program.
+# A lock may outlive its process: if that is killed while it starts a worker, the forked child keeps
+# its open files, and so the lock, until it executes its own program.
 LOCK_GRACE_SECONDS = 1.0
 # Environment variable: the descriptor of a lock that the parent process holds.
 INHERITED_LOCK = "CCLF_INHERITED_LOCK"
@@ -73,7 +73,7 @@ def replacing(path: Path) -> Iterator[Path]:
     the end. If anything fails, `path` stays as it was. A link is replaced, not followed."""
     if path.is_file() and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    # Not with the name of `path`, which may have the maximum length.
+    # The temporary name does not contain that of `path`, which may have the maximum length.
     temporary = path.with_name(f".cclf-{secrets.token_hex(8)}.tmp{path.suffix[:16]}")
     with error_with_path(path):
         try:
@@ -111,7 +111,7 @@ def find_files(folder: Path, *patterns: str) -> Iterator[Path]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.scandir(folder).close()  # an OSError if `folder` itself cannot be read
     for current, folders, files in os.walk(folder):
-        names = sorted([*folders, *files])  # also folders, which readers report
+        names = sorted([*folders, *files])  # folders too, which readers report as errors
         yield from (
             Path(current, name)
             for name in names
@@ -122,7 +122,7 @@ def find_files(folder: Path, *patterns: str) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names in a folder to the disk."""
+    """Sync a folder to the disk, so that new and renamed files in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -162,12 +162,13 @@ def folder_lock(folder: Path, wait_seconds: float | None = None) -> Iterator[int
 
 
 def _open_lock(path: Path) -> BinaryIO:
-    """The inherited lock if it is a lock of this file, with which a new one would conflict."""
+    """Open a lock file. If the parent process holds the lock, its descriptor is used: a new one
+    would conflict with it."""
     inherited = os.environ.get(INHERITED_LOCK, "")
     if inherited.isdecimal():
         with contextlib.suppress(OSError):
             descriptor = int(inherited)
             if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
-                os.set_inheritable(descriptor, False)  # not by further processes
+                os.set_inheritable(descriptor, False)  # children of this process do not inherit it
                 return open(os.dup(descriptor), "r+b")
     return open_file(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)

@@ -71,7 +71,8 @@ def newest_tables(folder: Path, verify_tensors: bool = False) -> StateDict:
     """The records of the CSV files in the newest valid checkpoint in `folder`; empty if there is
     none, or if version 0.1 wrote it.
 
-    Without `verify_tensors` only index.json and state.json are verified. The run may be training.
+    Without `verify_tensors` only index.json and state.json are verified. The run may write and
+    delete checkpoints meanwhile.
     """
     while True:
         known = serials(folder)

@@ -21,8 +21,8 @@ class NonFiniteError(ValueError):
 
 
 def check_finite(folder: Path, row: StateDict, state: StateDict | None = None) -> None:
-    """Raise NonFiniteError if a number is not finite: in `row`, or in `state` if that is given. `row`
-    has the step counters.
+    """Raise NonFiniteError if a number in `state`, or in `row` if there is no `state`, is not
+    finite. `row` contains the step counters.
 
     The config, the row and the checkpoints are saved first. Training is deterministic, so the same
     command fails again from them.

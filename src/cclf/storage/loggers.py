@@ -20,9 +20,9 @@ from cclf.errors import ConfigError, short_error
 from cclf.storage.atomic_files import write_json
 from cclf.storage.safe_loading import DATA_ERRORS, read_json
 from cclf.storage.tables import (
-    CLOCK_COLUMNS,
     EVAL_COLUMNS,
     FINAL_RECORD,
+    STEP_COLUMNS,
     CsvRow,
     CsvTable,
     TableRecord,
@@ -78,7 +78,7 @@ class TensorBoard:
             self._writer.add_scalar(name, value, counters["env_steps"])
 
     def log_video(self, path: Path, env_steps: int) -> None:
-        """TensorBoard cannot play mp4 files."""
+        """Do nothing: TensorBoard cannot play mp4 files."""
 
     def close(self) -> None:
         self._writer.close()
@@ -89,14 +89,14 @@ class Tracker:
     trackio (in its own folder on this machine, TRACKIO_DIR). Their Python interfaces agree but for a
     few options.
 
-    A resumed run is logged to the same run of the tracker, which then has the rows between the last
-    checkpoint and a kill twice.
+    A resumed run is logged to the same run of the tracker. If the run was killed, the tracker has
+    the rows after the last checkpoint twice.
     """
 
     def __init__(self, config: Config, folder: Path, resumes: bool):
         self.name: str = config.run.tracker
         self._module: ModuleType = importlib.import_module(self.name)
-        identity = _identity(folder / TRACKER_FILE, self.name, resumes)
+        run_id = _tracker_run_id(folder / TRACKER_FILE, self.name, resumes)
         options: dict[str, object] = {
             "project": PROJECT,
             "group": f"{config.task} {config.method_name}",  # shared by the seeds of a method
@@ -106,15 +106,15 @@ class Tracker:
         if self.name == "wandb":
             options |= {
                 "project": os.environ.get("WANDB_PROJECT") or PROJECT,
-                "id": identity,
+                "id": run_id,
                 "name": config.run_name(),
                 "reinit": "create_new",  # other runs of this process go on
                 "settings": self._module.Settings(console="off", quiet=True),
             }
         else:
-            options |= {"name": f"{config.run_name()}-{identity}", "embed": False}
-        # trackio ends the current run of its context when another one begins, and prints to standard
-        # output, where only the run folder may be printed.
+            options |= {"name": f"{config.run_name()}-{run_id}", "embed": False}
+        # trackio ends the run in the current `contextvars` context when another one begins, so each
+        # has its own context. Standard output, to which trackio prints, is only for the run folder.
         with contextlib.redirect_stdout(io.StringIO()):
             self._run = contextvars.copy_context().run(self._module.init, **options)
         where = f"trackio show --project {PROJECT}"
@@ -141,17 +141,17 @@ class Tracker:
             self._run.finish()
 
 
-def _identity(path: Path, tracker: str, resumes: bool) -> str:
-    """The name of the tracker's run in tracker.json; a new one, which is written to that file, if the
-    run begins, or if the file does not name a run of this tracker."""
-    identity = secrets.token_hex(4)
+def _tracker_run_id(path: Path, tracker: str, resumes: bool) -> str:
+    """The ID of the tracker's run, which tracker.json stores. It is a new one if the run begins, or
+    if the file does not name a run of this tracker."""
+    run_id = secrets.token_hex(4)
     with contextlib.suppress(OSError, *DATA_ERRORS):
         saved = read_json(path)
-        known = saved["tracker"] == tracker and re.fullmatch("[0-9a-f]{8}", saved["id"])
-        if known and resumes:
-            identity = saved["id"]
-    write_json(path, {"tracker": tracker, "id": identity})
-    return identity
+        is_valid = saved["tracker"] == tracker and re.fullmatch("[0-9a-f]{8}", saved["id"])
+        if is_valid and resumes:
+            run_id = saved["id"]
+    write_json(path, {"tracker": tracker, "id": run_id})
+    return run_id
 
 
 Logger = TensorBoard | Tracker
@@ -189,7 +189,7 @@ class RunLog:
     ):
         """`rows` are those that a resumed run keeps (`tables.rows_to_keep`); others are removed."""
         rows = rows or {}
-        columns = (*CLOCK_COLUMNS, "episodes", "episode_return", *metric_names)
+        columns = (*STEP_COLUMNS, "episodes", "episode_return", *metric_names)
         self._final: TableRecord | None = None
         if (folder / "final.csv").exists():
             self._final = write_final_table(folder, rows.get("final", ()))
@@ -200,12 +200,12 @@ class RunLog:
             "eval": CsvTable(folder / "eval.csv", EVAL_COLUMNS, rows.get("eval", ())),
         }
         self._loggers = [*loggers]
-        self._last_train_row: tuple[float, RowValues] | None = None  # and when it was written
+        self._last_train_row: tuple[float, RowValues] | None = None  # (time of writing, row)
 
     def write(self, table: str, row: RowValues) -> None:
         """Append a row to "train" or "eval"."""
         self._tables[table].write(row)
-        counters = {name: int(row[name]) for name in CLOCK_COLUMNS}
+        counters = {name: int(row[name]) for name in STEP_COLUMNS}
         values = {
             f"{table}/{name}": value
             for name, value in row.items()
@@ -219,8 +219,8 @@ class RunLog:
         self._for_each_logger(lambda logger: logger.log_video(path, env_steps))
 
     def _speed(self, row: RowValues) -> dict[str, float]:
-        """Steps per second since the row before, evaluations included. Only for loggers: tables are
-        reproducible, so they hold no times."""
+        """Steps per second since the row before, evaluations included. Only loggers receive them:
+        train.csv is reproducible, so it contains no times."""
         before, self._last_train_row = self._last_train_row, (time.monotonic(), row)
         if before is None:
             return {}

@@ -18,13 +18,13 @@ from cclf import __version__
 # dm_control reads MuJoCo's structs by name, so each of its releases works with one release of MuJoCo;
 # its metadata gives only a lower bound.
 TESTED_PAIRS = {("1.0.50", "3.17.0")}  # (dm_control, mujoco)
-FIRST_BROKEN_MUJOCO_MAJOR = 4  # `MjModel has no attribute flex_vertedge`
+FIRST_BROKEN_MUJOCO_MAJOR = 4  # dm_control raises `MjModel has no attribute flex_vertedge`
 GL_HELP = (
     "install them (Debian: apt-get install libegl1 libgl1 libgl1-mesa-dri) or set "
     "MUJOCO_GL=osmesa with libosmesa6"
 )
 
-Pair = Literal["tested", "untested", "broken", "incomplete", "absent"]
+PairStatus = Literal["tested", "untested", "broken", "incomplete", "absent"]
 
 
 class MachineInfo(TypedDict):
@@ -38,7 +38,7 @@ class MachineInfo(TypedDict):
     gymnasium: str | None
     minigrid: str | None
     ale_py: str | None
-    mujoco_pair: Pair
+    mujoco_pair: PairStatus
     machine: str
     system: str
     processors: int | None
@@ -53,8 +53,8 @@ class RendererInfo(TypedDict, total=False):
     gl_version: str
     backend: str  # MUJOCO_GL
     ms_per_frame: float
-    blank: bool
-    differing_frames: int
+    blank: bool  # all values of a frame are equal
+    differing_frames: int  # among repeated frames of the same scene
     error: str  # only in `cclf doctor`, instead of the others
 
 
@@ -91,7 +91,7 @@ def version(package: str) -> str | None:
         return None
 
 
-def mujoco_pair(mujoco: str | None, dm_control: str | None) -> Pair:
+def mujoco_pair(mujoco: str | None, dm_control: str | None) -> PairStatus:
     """Whether these versions work together.
 
     >>> mujoco_pair("3.17.0", "1.0.50"), mujoco_pair("3.16.0", "1.0.50"), mujoco_pair("4.0.0", "1.0.50"), mujoco_pair(None, None)
@@ -157,13 +157,13 @@ def gpus() -> list[Gpu]:
         Gpu(
             name=row[0],
             driver=row[1],
-            memory_bytes=_mebibytes(row[2]),
-            memory_free_bytes=_mebibytes(row[3]),
+            memory_bytes=_mebibytes_to_bytes(row[2]),
+            memory_free_bytes=_mebibytes_to_bytes(row[3]),
         )
         for row in rows
         if len(row) == 4
     ]
 
 
-def _mebibytes(text: str) -> int | None:
+def _mebibytes_to_bytes(text: str) -> int | None:
     return int(text) * 2**20 if text.isdigit() else None  # some boards answer [N/A]

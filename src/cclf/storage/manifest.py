@@ -1,4 +1,5 @@
-"""manifest.json: the code and the machine that produced the rows of a run, and where they changed."""
+"""manifest.json: the code and the machine that produced the rows of a run, and the env steps at
+which they changed."""
 
 import os
 import subprocess
@@ -18,7 +19,7 @@ from cclf.types import Learner, StateDict
 
 PACKAGE = Path(__file__).resolve().parents[1]
 MANIFEST = "manifest.json"
-VOLATILE_FIELDS = ("ms_per_frame",)  # a change of these is not another machine
+VOLATILE_FIELDS = ("ms_per_frame",)  # measurements, whose change does not mean another machine
 
 
 class Manifest(MachineInfo, RendererInfo):
@@ -39,8 +40,8 @@ class Origin(TypedDict):
 
 
 def manifest(config: Config, learner: Learner, device: torch.device) -> Manifest:
-    render = getattr(getattr(learner, "env", None), "renderer", None)
-    renderer: RendererInfo = render(frames=5) if render else {"renderer": None}
+    measure = getattr(getattr(learner, "env", None), "renderer_facts", None)
+    renderer: RendererInfo = measure(frames=5) if measure else {"renderer": None}
     return {
         "commit": code_version(),
         **machine_info(),
@@ -68,8 +69,8 @@ def _device_name(device: torch.device) -> str:
 def code_version(package: Path = PACKAGE) -> str:
     """The commit of this code, with `-dirty` if files differ, or CCLF_COMMIT if it is set.
 
-    Only of a repository that contains this package: an environment may be inside another one.
-    Otherwise the version of the package.
+    The version of the package if no repository tracks its files: a virtual environment may be
+    inside an unrelated repository.
     """
     if "CCLF_COMMIT" in os.environ:
         return os.environ["CCLF_COMMIT"]
@@ -122,6 +123,7 @@ def _read_manifest(folder: Path) -> StateDict | None:
     """The manifest of a run folder, None if it cannot be read."""
     try:
         saved: StateDict = read_json(folder / MANIFEST)
+        # Adding 0 raises TypeError if the value is not a number.
         steps = [entry["from_env_steps"] + 0 for entry in saved.get("history", [])]
     except (OSError, *DATA_ERRORS):
         return None

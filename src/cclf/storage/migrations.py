@@ -16,8 +16,8 @@ FORMAT = 1
 MIGRATIONS: dict[int, Callable[[StateDict], StateDict]] = {}  # by the format that is converted
 
 # Fields that were added after the first checkpoints, by their path in the state, for example
-# "learner/algorithm/updates". Where a checkpoint lacks one, the object that loads it keeps the
-# value that it has when it is made. A plug-in adds the paths of its own fields to this set.
+# "learner/algorithm/updates". Where a checkpoint lacks one, the object that loads it keeps its
+# initial value. A plug-in adds the paths of its own fields to this set.
 ADDED_FIELDS = {
     "tables",  # not in checkpoints of version 0.1
     "replay_kept",  # written only where it is False
@@ -52,8 +52,9 @@ def format_field() -> StateDict:
 
 
 def with_added_fields(own: StateValue, saved: StateValue, path: str = "") -> StateValue:
-    """`saved` with those of `ADDED_FIELDS` that it lacks, at their values in `own`, the state of the
-    object that is to load it. `path` is the place of both in the state of the run.
+    """`saved`, completed by those of `ADDED_FIELDS` that it lacks. Their values are those in `own`,
+    the current state of the object that will load it. `path` is the place of both in the state of
+    the run.
 
     >>> with_added_fields({"tables": {}, "steps": 0}, {"steps": 7})
     {'steps': 7, 'tables': {}}

@@ -84,9 +84,9 @@ def frame_table(frames: Tensor, written: int, chunks: list[Chunk] | None) -> Fra
 def read_frames(table: FrameTable, read_file: Callable[[str], dict[str, Tensor]]) -> Tensor:
     """The ring buffer as it was saved; zeros if its frames were not saved."""
     chunks = [Chunk(file="", first=0, count=0, sha256="")] if table["chunks"] is not None else None
-    own = FrameTable(slots=0, written=0, shape=[0], dtype="", chunks=chunks)
+    template = FrameTable(slots=0, written=0, shape=[0], dtype="", chunks=chunks)
     # Version 0.1 wrote no dtype.
-    check_same_structure(own, {"dtype": "uint8", **table}, "the table of frames")
+    check_same_structure(template, {"dtype": "uint8", **table}, "the table of frames")
     slots, written, shape = table["slots"], table["written"], table["shape"]
     dtype = DTYPES[table.get("dtype", "uint8")]
     check_data(slots <= written, f"a replay of {slots} frames after {written}")

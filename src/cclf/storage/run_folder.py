@@ -25,7 +25,7 @@ from cclf.storage.safe_loading import (
 )
 from cclf.types import StateDict
 
-WEIGHTS = "model.safetensors"  # of an agent that was shared, with its config
+WEIGHTS = "model.safetensors"  # of an exported agent, next to its config
 
 
 @contextmanager
@@ -56,7 +56,8 @@ def lock_run_folder(config: Config, out: Path) -> Iterator[Path]:
 def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     if not os.path.lexists(path):
-        raise ConfigError(f"{folder} is not a run folder: it has no config.json")
+        reason = "it has no config.json" if os.path.lexists(folder) else "it does not exist"
+        raise ConfigError(f"{folder} is not a run folder: {reason}")
     return read_config_file(path)
 
 
@@ -65,8 +66,8 @@ def read_config_file(path: Path) -> Config:
         with data_error_context(f"cannot read {path}"):
             return presets.from_dict(migrate_config(read_json(path)))
     except ConfigError as error:  # errors about the values do not name the file
-        line = str(error)
-        raise DataError(line if str(path) in line else f"cannot read {path}: {line}") from error
+        text = str(error)
+        raise DataError(text if str(path) in text else f"cannot read {path}: {text}") from error
 
 
 def reject_imports(
@@ -99,10 +100,14 @@ def load_config_for_training(path: Path, trust_imports: bool) -> Config:
 
 
 def read_checkpoint(folder: Path, frames: bool = True) -> StateDict:
-    """The newest valid state of a run. Without `frames` those of a replay, which are nearly all of
-    its bytes, are not read."""
+    """The newest valid state of a run. If `frames` is False, the frames of its replay, which are
+    nearly all of its bytes, are not read."""
     saved = checkpoint.load(folder / "checkpoint", frames)
     if saved is None:
+        if (folder / WEIGHTS).exists():
+            raise ConfigError(
+                f"{folder} is an exported agent, which has no checkpoint: use the folder of its run"
+            )
         raise ConfigError(f"{folder} has no checkpoint yet: train it first")
     with data_error_context(f"the checkpoint in {folder} is not that of a run"):
         check_same_structure(0, saved["agent_steps"], "agent_steps")
@@ -115,7 +120,7 @@ def read_checkpoint(folder: Path, frames: bool = True) -> StateDict:
 
 
 def read_weights(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
-    """The networks of an agent that was shared without its run, and the env steps of its training."""
+    """The networks of an exported agent, and the env steps of its training."""
     with data_error_context(f"cannot read {folder / WEIGHTS}"):
         data = read_file(folder / WEIGHTS, TENSOR_BYTES)
         try:

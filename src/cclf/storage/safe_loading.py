@@ -39,7 +39,8 @@ DATA_ERRORS = (
     csv.Error,
 )
 
-# Parts of a state whose arrays grow and shrink during a run; their own `load_state_dict` checks them.
+# Parts of a state whose arrays grow and shrink during a run, such as the free slots of RE3.
+# Their own `load_state_dict` checks them.
 _CHECKED_BY_OWNER = ("env", "free")
 
 
@@ -95,21 +96,21 @@ def _without_duplicates(pairs: list[tuple[str, StateValue]]) -> StateDict:
 
 
 def load_state(target: HasState, saved: StateValue, path: str) -> None:
-    """Load a saved state into `target`; a ValueError if it is not the state of such an object.
+    """Load a saved state into `target`. Raises ValueError if it is not the state of such an object.
     `path` is its place in the state of the run."""
     target.load_state_dict(matching_state(target.state_dict(), saved, path))
 
 
 def matching_state(expected: StateDict, saved: StateValue, path: str = "") -> StateDict:
-    """`saved`, with added fields at their values in `expected`, the state of the object that is to
-    load it; a ValueError if it is not the state of such an object."""
+    """`saved`, with added fields at their values in `expected`, the state of the object that will
+    load it. Raises ValueError if `saved` is not the state of such an object."""
     state: StateDict = with_added_fields(expected, saved, path)
     check_same_structure(expected, state, path or "the run")
     return state
 
 
 def check_same_structure(expected: StateValue, saved: StateValue, name: str = "the state") -> None:
-    """A ValueError unless `saved` has the names, types and shapes of `expected`, and finite numbers.
+    """Raise ValueError unless `saved` has the names, types and shapes of `expected` and is finite.
 
     Not compared are the parts that a run fills: an empty dict, None, and the length of an empty
     array or list.

@@ -26,8 +26,8 @@ from cclf.storage.safe_loading import (
     read_text,
 )
 
-CLOCK_COLUMNS = ("env_steps", "agent_steps", "updates")
-EVAL_COLUMNS = (*CLOCK_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
+STEP_COLUMNS = ("env_steps", "agent_steps", "updates")
+EVAL_COLUMNS = (*STEP_COLUMNS, "return_mean", "return_std", "episodes", "wall_seconds", "returns")
 TABLES = ("train", "eval", "final")
 FINAL_RECORD = "final.json"
 
@@ -35,7 +35,7 @@ CsvRow = dict[str, str]  # the text of each cell, by column
 
 
 class TableRecord(NamedTuple):
-    """CsvRow count and checksum of a CSV file when it was recorded."""
+    """The number of rows of a CSV file and their checksum when it was recorded."""
 
     columns: list[str]
     rows: int
@@ -54,8 +54,9 @@ class CsvTable:
     """A CSV file with fixed columns; each row is flushed to the operating system when written."""
 
     def __init__(self, path: Path, columns: Iterable[str], rows: Sequence[CsvRow] = ()):
-        """Replace the file by one with `rows`, whose columns it keeps: metrics that were declared
-        later are not written, and metrics that no longer exist are empty."""
+        """Replace the file by one with `rows`. If there are rows, the file keeps their columns:
+        metrics that were declared later are not written, and metrics that no longer exist are
+        empty."""
         self.columns, self._rows = tuple(rows[0] if rows else columns), [*rows]
         with replacing(path) as temporary, temporary.open("w", newline="") as file:
             writer = self._writer_to(file)
@@ -135,7 +136,7 @@ def rows_to_keep(
     folder: Path, env_steps: int, evaluation_due: bool, records: Mapping[str, TableRecord]
 ) -> dict[str, list[CsvRow]]:
     """The rows of each table that a run keeps when it resumes at `env_steps`, verified against the
-    records of its checkpoint. An evaluation that is due will be repeated."""
+    records of its checkpoint. An evaluation that is due is repeated, so its row is dropped."""
     last = {"train": env_steps, "eval": env_steps - evaluation_due, "final": env_steps}
     return {name: rows_until(folder, name, last[name], records.get(name)) for name in TABLES}
 

@@ -38,7 +38,7 @@ class Child:
         self._end: JobEnd | None = None
         folder = job.first.folder
         folder.mkdir(parents=True, exist_ok=True)
-        own = {"OMP_NUM_THREADS": str(job.first.cpus), **environment}
+        variables = {"OMP_NUM_THREADS": str(job.first.cpus), **environment}
         # A new session, so that Ctrl-C reaches only the sweep, which then signals each run. Signals
         # are blocked in the child until its handlers are installed, so one that arrives during
         # startup is neither lost nor fatal.
@@ -52,7 +52,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=(lock,),
-                env=subprocesses.child_environment() | own | {INHERITED_LOCK: str(lock)},
+                env=subprocesses.child_environment() | variables | {INHERITED_LOCK: str(lock)},
             )
 
     def poll(self) -> JobEnd | None:
@@ -74,7 +74,7 @@ def _new_log(path: Path) -> BinaryIO:
 
 
 def _exit_message(log: BinaryIO, exit_code: int) -> str:
-    """How the process that wrote this log ended, in one line."""
+    """One line on how the process that wrote this log ended."""
     text = ""
     with contextlib.suppress(OSError):
         log.seek(max(0, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
@@ -101,7 +101,7 @@ def last_message(text: str, is_error: bool = True) -> str:
 def main(parent: int, arguments: list[str]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # the parent died before prctl was called
             sys.exit(128 + signal.SIGTERM)
     os.execv(sys.executable, subprocesses.python_command("-m", "cclf.cli", "train", *arguments))
 

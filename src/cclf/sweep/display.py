@@ -37,7 +37,7 @@ class SweepDisplay:
             get_time=clock,
         )
         self._all_runs = self._bars.add_task("", total=len(specs), start=False, note="runs")
-        self._tasks: dict[RunSpec, TaskID] = {}  # of the running ones
+        self._bar_ids: dict[RunSpec, TaskID] = {}  # of the running runs
 
     def __enter__(self) -> "SweepDisplay":
         self._bars.start()
@@ -64,10 +64,10 @@ class SweepDisplay:
         for spec, outcome in outcomes.items():
             if spec not in self._printed:
                 self._printed.add(spec)
-                # The label names the folder of a finished run.
+                # The last line of a run that is done is its folder, which is not printed.
                 reason = "" if outcome.last_line == str(spec.folder) else f": {outcome.last_line}"
                 count = f"[{len(self._printed)}/{len(self.specs)}]"
-                left = "" if self._is_live else self._left(running)
+                left = "" if self._is_live else self._time_left(running)
                 self._print(f"{count} {outcome.state}: {spec.label}{reason}{left}")
         summary = self._summary(outcomes, running)
         self._bars.update(
@@ -81,28 +81,28 @@ class SweepDisplay:
         """Update the bars of the runs and the estimates of their speeds."""
         for spec in outcomes:
             self._env_steps_left[spec] = 0
-            if spec in self._tasks:
-                self._bars.remove_task(self._tasks.pop(spec))
+            if spec in self._bar_ids:
+                self._bars.remove_task(self._bar_ids.pop(spec))
         by_id = {task.id: task for task in self._bars.tasks}
         for spec, progress in running.items():
             total = spec.config.run.env_steps
             self._env_steps_left[spec] = max(0, total - progress.env_steps)
-            if spec not in self._tasks:
+            if spec not in self._bar_ids:
                 label = f"  {spec.label}"
-                self._tasks[spec] = self._bars.add_task(label, start=False, total=total, note="")
-            elif progress.updates and not by_id[self._tasks[spec]].started:
+                self._bar_ids[spec] = self._bars.add_task(label, start=False, total=total, note="")
+            elif progress.updates and not by_id[self._bar_ids[spec]].started:
                 # The warm-up is faster, so it is not part of the estimate.
-                self._bars.reset(self._tasks[spec], completed=progress.env_steps)
-            task = by_id.get(self._tasks[spec])
+                self._bars.reset(self._bar_ids[spec], completed=progress.env_steps)
+            task = by_id.get(self._bar_ids[spec])
             note = f"env steps  left {duration(task.time_remaining if task else None)}"
             if progress.train_return is not None:
                 note += f"  return {progress.train_return:.3g}"
-            self._bars.update(self._tasks[spec], completed=progress.env_steps, note=note)
+            self._bars.update(self._bar_ids[spec], completed=progress.env_steps, note=note)
 
     def seconds_left(self, running: Collection[RunSpec]) -> float | None:
         """An estimate for the whole sweep, which assumes that waiting runs will be as fast as the
         running ones, and that as many run at a time until the end. None while no speed is known."""
-        ids = {self._tasks[spec] for spec in running if spec in self._tasks}
+        ids = {self._bar_ids[spec] for spec in running if spec in self._bar_ids}
         tasks = [task for task in self._bars.tasks if task.id in ids and task.speed]
         if not tasks:
             return None
@@ -114,7 +114,7 @@ class SweepDisplay:
         self._printed_at = self._clock()
         say(line)
 
-    def _left(self, running: Collection[RunSpec]) -> str:
+    def _time_left(self, running: Collection[RunSpec]) -> str:
         seconds = None if self._is_stopping else self.seconds_left(running)
         return "" if seconds is None else f", left about {duration(seconds)}"
 
@@ -126,4 +126,4 @@ class SweepDisplay:
         ]
         parts = [summarize(outcomes.values(), len(self.specs))]
         parts += [f"{count} {state}" for count, state in counts if count]
-        return ", ".join(parts) + self._left(running)
+        return ", ".join(parts) + self._time_left(running)

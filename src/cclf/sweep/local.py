@@ -31,7 +31,7 @@ class LocalBackend:
             memory_bytes = int(MEMORY_FRACTION * machine.available_memory_bytes())
         self.memory_bytes = memory_bytes
         self.gpus = visible_gpus() if gpus is None else gpus
-        self.running: dict[Child, str | None] = {}  # with the GPU of each
+        self.running: dict[Child, str | None] = {}  # the GPU of each process
 
     def start(self, job: Job) -> Child | None:
         self.running = {
@@ -65,7 +65,7 @@ class LocalBackend:
 
         return bool(self.gpus) and choose_device("auto").type == "cuda"
 
-    def refuse_unfit(self, specs: Iterable[RunSpec]) -> None:
+    def check_trainable(self, specs: Iterable[RunSpec]) -> None:
         """Raise the ConfigError of `cclf train` for runs that this machine cannot train."""
         from cclf.training import devices
         from cclf.training.devices import restored_settings
@@ -74,7 +74,7 @@ class LocalBackend:
             for config in (spec.config for spec in specs):
                 device = devices.choose_device(config.run.device)
                 devices.configure_torch(config, device)
-                if device.type == "cpu":  # on a GPU this would ask for its free memory
+                if device.type == "cpu":  # on a GPU this call would query its free memory
                     wanted = config.algorithm.replay_device
                     devices.choose_replay_device(wanted, device, needed_bytes=0)
                 if config.run.tracker != "none":

@@ -17,7 +17,7 @@ from cclf.storage import checkpoint_files
 from cclf.storage.atomic_files import write_json
 from cclf.storage.safe_loading import DATA_ERRORS, open_file
 
-PROCESS_BYTES = 600 * 2**20  # memory without the replay: Python, PyTorch, an environment
+PROCESS_BYTES = 600 * 2**20  # memory without the replay buffer: Python, PyTorch, an environment
 FAILURE_MARK = "failed.json"
 NOT_STARTED = "not started"  # a run that had not begun when the sweep was stopped
 STATES = ("done", "stopped", NOT_STARTED, "failed")
@@ -72,7 +72,7 @@ def make_run_spec(
     replay_bytes: int = 0,
     variant: str = "",
 ) -> RunSpec:
-    """The run of `config`, which the names in it and the options `extra` determine."""
+    """The run of `config`. Its `cclf train` gets the names in `config` and the options `extra`."""
     options = [config.task, "--method", config.method_name, "--profile", config.profile]
     options += ["--seed", str(config.seed), *extra]
     return RunSpec(config, tuple(options), out, PROCESS_BYTES + replay_bytes, variant)
@@ -218,20 +218,20 @@ def read_progress(folder: Path) -> RunProgress:
 
 
 def is_finished(spec: RunSpec) -> bool:
-    """Whether the files of the run folder show it, whatever the exit code of its process was."""
+    """Whether the run folder holds a complete run, whatever the exit code of its process was."""
     run, action_repeat = spec.config.run, spec.config.env.action_repeat
     return checkpoint_files.is_complete(
         spec.folder, run.env_steps, action_repeat, run.final_eval_episodes
     )
 
 
-def full_disk(out: Path) -> str:
+def full_disk_message(out: Path) -> str:
     return f"the disk is full ({out}): free space there, then run the same command"
 
 
 def record_failure(outcome: RunOutcome) -> RunOutcome:
     """Write failed.json, which keeps a failed run in the statistics; remove it when the run is done.
-    Returns the outcome, with the reason if that is impossible.
+    Returns the outcome; if the file cannot be changed, with the reason.
 
     A run that was refused (bad input, another process trains there) is not a result and leaves
     nothing.
@@ -256,6 +256,6 @@ def record_failure(outcome: RunOutcome) -> RunOutcome:
             write_json(path, facts)
     except OSError as error:
         is_full = error.errno in FULL_DISK
-        why = full_disk(spec.out) if is_full else f"cannot change {path}: {error.strerror}"
+        why = full_disk_message(spec.out) if is_full else f"cannot change {path}: {error.strerror}"
         return outcome._replace(last_line=f"{outcome.last_line}; {why}")
     return outcome

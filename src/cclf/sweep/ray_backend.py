@@ -29,7 +29,7 @@ from cclf.errors import (
 from cclf.storage import machine
 from cclf.storage.atomic_files import folder_lock
 from cclf.sweep.child import Child
-from cclf.sweep.plan import NOT_STARTED, Job, JobEnd, RunSpec, full_disk
+from cclf.sweep.plan import NOT_STARTED, Job, JobEnd, RunSpec, full_disk_message
 from cclf.training import subprocesses
 
 OBJECT_STORE_BYTES = 80 * 2**20  # only exit codes and messages pass through it
@@ -37,7 +37,7 @@ MAX_RETRIES = 5
 LOCK_SECONDS = 60.0  # a run whose worker died may still be saving
 POLL_SECONDS = 0.2
 LOOPBACK = "127.0.0.1"
-CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 40.0  # before an address is refused
+CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 40.0  # waiting times after which an address is rejected
 
 
 class RayBackend:
@@ -47,7 +47,7 @@ class RayBackend:
     def __init__(self, address: str | None = None, jobs: int = 0, runs_per_gpu: int = 1):
         """`jobs` tasks at a time, 0 for as many as the cluster has resources for. Without an address
         Ray is started on this machine."""
-        self.ray = _connected(address or os.environ.get("RAY_ADDRESS"))
+        self.ray = _connect(address or os.environ.get("RAY_ADDRESS"))
         self.jobs, self.runs_per_gpu = jobs, runs_per_gpu
         self.resources: dict[str, float] = self.ray.cluster_resources()
         self.running: list[RayRun] = []
@@ -90,21 +90,21 @@ class RayBackend:
     def computes_on_gpus(self) -> bool:
         return bool(self.resources.get("GPU"))
 
-    def refuse_unfit(self, specs: Iterable[RunSpec]) -> None:
-        """Checks nothing here: nodes may have other devices and packages than this machine."""
+    def check_trainable(self, specs: Iterable[RunSpec]) -> None:
+        """Nothing is checked: the nodes may have other devices and packages than this machine."""
 
     def close(self) -> None:
         self.ray.shutdown()
 
 
-def _connected(address: str | None) -> Any:
+def _connect(address: str | None) -> Any:
     """The package ray, connected to the cluster at `address`, or to one that is started here for
     this machine alone."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anyone
     if not address:
-        # By this name Ray keeps to the loopback interface where it runs on one machine; read when
-        # it is imported. Without it Ray replaces 127.0.0.1 by an address that others reach, and
-        # listens on all interfaces.
+        # With this variable, which is read when ray is imported, Ray serves one machine only and
+        # listens on the loopback interface. Without it Ray replaces 127.0.0.1 by an address that
+        # other machines reach, and listens on all interfaces.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     try:
         import ray
@@ -118,7 +118,7 @@ def _connected(address: str | None) -> Any:
         "_node_ip_address": LOOPBACK,
     }
     if address:
-        _check_answers(address)
+        _check_reachable(address)
     try:
         # Ray's workers look for modules in the folder that it is started in, which may be a run
         # folder from a stranger.
@@ -135,7 +135,7 @@ def _connected(address: str | None) -> Any:
     return ray
 
 
-def _check_answers(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise ConfigError unless a Ray cluster answers at this address. Ray itself tries for a quarter of
     an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -189,7 +189,7 @@ class RayRun:
             if isinstance(cause, ConfigError):
                 return JobEnd(EXIT_BAD_INPUT, str(cause))
             if isinstance(cause, OSError) and cause.errno in FULL_DISK:
-                return JobEnd(EXIT_FAILED, full_disk(self.job.first.out))
+                return JobEnd(EXIT_FAILED, full_disk_message(self.job.first.out))
             if self._stopping:
                 return JobEnd(EXIT_STOPPED, "its node was lost before it had saved")
             return JobEnd(EXIT_FAILED, short_error(error)[-300:])

@@ -13,7 +13,7 @@ from cclf.sweep.plan import (
     JobEnd,
     RunOutcome,
     RunSpec,
-    full_disk,
+    full_disk_message,
     group_into_jobs,
     is_finished,
     read_progress,
@@ -22,7 +22,8 @@ from cclf.sweep.plan import (
 from cclf.training.signals import SIGNALS, StopSignal
 
 POLL_SECONDS = 0.1
-# Exit codes of a process that a signal ended before its handlers were installed, or that got two.
+# Exit codes of a process that a signal ended before its handlers were installed, or that got a
+# second signal.
 ENDED_BY_SIGNAL = {code for number in SIGNALS for code in (-number, 128 + number)}
 
 
@@ -43,8 +44,8 @@ def run_all(
     seeds_per_process: int = 1,
     games_per_process: int = 1,
 ) -> list[RunOutcome]:
-    """One outcome per run, in their order. Finished runs are skipped; `cclf train` itself resumes
-    stopped ones."""
+    """Train the runs. Returns one outcome per run, in the order of `specs`. Finished runs are
+    skipped; `cclf train` itself resumes stopped ones."""
     deadline = None if stop_after_seconds is None else time.monotonic() + stop_after_seconds
     outcomes: dict[RunSpec, RunOutcome] = {
         spec: record_failure(RunOutcome(spec, EXIT_DONE, "finished before"))
@@ -90,7 +91,7 @@ def _start_jobs(
         except (ConfigError, OSError) as error:
             waiting.remove(job)
             outcomes |= {spec: _not_started(spec, error) for spec in job.specs}
-            return  # it may have waited for a lock: poll the running jobs first
+            return  # `start` may have waited for a lock: poll the running jobs before the next one
         if started is not None:
             waiting.remove(job)
             running[job] = started
@@ -118,5 +119,5 @@ def _not_started(spec: RunSpec, error: ConfigError | OSError) -> RunOutcome:
     if isinstance(error, ConfigError):
         return RunOutcome(spec, EXIT_BAD_INPUT, " ".join(str(error).split()))
     if error.errno in FULL_DISK:
-        return RunOutcome(spec, EXIT_FAILED, full_disk(spec.out))
+        return RunOutcome(spec, EXIT_FAILED, full_disk_message(spec.out))
     return RunOutcome(spec, EXIT_BAD_INPUT, f"cannot start the run in {spec.folder}: {error}")

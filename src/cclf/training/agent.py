@@ -34,11 +34,11 @@ from cclf.types import Env, EnvSpec, HasNetworks, HasState, Policy
 
 
 class Agent(NamedTuple):
-    # `HasState`, with an attribute `networks` if evaluation needs only these
+    # Implements `HasState`, and `HasNetworks` if evaluation needs only its networks.
     policy: Any
     evaluate_async: Callable[[Sequence[int], bool], EvaluationSteps]  # (seeds, record)
     close: Callable[[], None]
-    spec: EnvSpec | None = None  # of the environment; required to act, not to evaluate
+    spec: EnvSpec | None = None  # `TrainedAgent.act` needs it, evaluation does not
 
     def evaluate(
         self,
@@ -73,8 +73,8 @@ def load_agent(
     evaluation_workers: EvaluationWorkers | None = None,
     trust_imports: bool = False,
 ) -> tuple[Agent, Config, int]:
-    """The trained agent of a run folder, its config, and its env steps. It evaluates `episodes` at a
-    time. The folder may hold only exported weights."""
+    """The trained agent of a run folder or of an exported agent, its config, and the env steps of
+    its training. Each of its evaluations has `episodes` episodes."""
     config = read_config(folder)
     reject_imports(config, folder, trust_imports)
     config = replace(config, run=replace(config.run, eval_episodes=episodes))

@@ -35,8 +35,9 @@ Info = TypeVar("Info", StepInfo, EvaluationInfo)
 
 
 class CallbackError(ValueError):
-    """Wraps the error of a callback, its `__cause__`: an OSError of a callback would otherwise be
-    reported as one of the run folder, and a StopIteration would end a generator."""
+    """Wraps the error of a callback, which is its `__cause__`; its message is the name of the
+    callback. Otherwise an OSError would be reported as one of the run folder, and a StopIteration
+    would end a generator."""
 
 
 class Callbacks(NamedTuple):

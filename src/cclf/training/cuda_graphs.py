@@ -1,5 +1,5 @@
-"""Compilation and CUDA graphs: the hundreds of kernels of an update are launched as one graph. Only
-this module uses either."""
+"""Compilation and CUDA graphs: the hundreds of kernels of an update are launched as one graph. No
+other module calls torch.compile or captures a CUDA graph."""
 
 import functools
 import sys
@@ -61,17 +61,17 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def select_compiler(device: torch.device, compile_kernels: bool) -> Compiler | None:
-    """`compiled` for a GPU where it is wanted."""
+    """`compiled` on a GPU if `compile_kernels`, otherwise None."""
     return compiled if device.type == "cuda" and compile_kernels else None
 
 
 def _compile(function: Callable[P, R]) -> Callable[P, R]:
-    # imported here because it takes seconds, which the warm-up and evaluation do not need
+    # imported here because the import takes seconds, and warm-up and evaluation do not compile
     set_compile_cache()
     from torch._dynamo import config
     from torch._functorch import config as functorch_config
 
-    # runs that share a process may have different shapes
+    # runs that share a process may have different shapes, each of which is compiled
     config.recompile_limit = max(config.recompile_limit, 64)
     # also cache functions with an autograd function of our own, such as `bf16_linear`
     with suppress(AttributeError):  # PyTorch before 2.8
@@ -83,12 +83,12 @@ def _compile(function: Callable[P, R]) -> Callable[P, R]:
 def concurrent_streams() -> Iterator[
     tuple[AbstractContextManager[object], AbstractContextManager[object]]
 ]:
-    """Two contexts: while a CUDA graph is captured, the kernels of the second run at the same time as
-    those of the first, so that small kernels of one fill what the other leaves idle. Otherwise they
-    do nothing, and the code runs in the order in which it is written.
+    """Two contexts, each with its own stream while a CUDA graph is captured: the kernels of the
+    second run at the same time as those of the first, so that small kernels use cores that would be
+    idle. Otherwise the contexts do nothing, and the code runs in the order in which it is written.
 
-    Enter the first before the second. Neither may read what the other writes. Kernels after both
-    wait for both.
+    Enter the first context before the second. The code in one must not read what the code in the
+    other writes. Kernels that are launched after both contexts wait for the kernels in both.
 
     >>> with concurrent_streams() as (first, second):
     ...     with first:
@@ -99,8 +99,8 @@ def concurrent_streams() -> Iterator[
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         yield nullcontext(), nullcontext()
         return
-    # The second is captured last. Memory that it reads is therefore still referenced while the first
-    # is captured, and cannot be given to a tensor of the first.
+    # The second context is captured after the first. The memory that it reads is therefore still
+    # referenced while the first is captured, and is not reused for a tensor of the first.
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(current)
     yield nullcontext(), torch.cuda.stream(side)
@@ -170,7 +170,7 @@ class GraphedUpdate:
         counter: CountsUpdates | None,
         generators: Sequence[torch.Generator],
     ):
-        """`update` branches on `counter.updates` and increments it; None if it does neither."""
+        """`update` branches on `counter.updates` and increments it, or there is no `counter`."""
         self.update, self.period, self.generators = update, period, generators
         self.counter: CountsUpdates = counter or UpdateCount()
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[str, ...], Tensor]] = {}

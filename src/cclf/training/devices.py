@@ -1,5 +1,5 @@
-"""The device of a run and of its replay, and PyTorch settings: those that a run makes for its process,
-and those of the calling program, which are restored."""
+"""The choice of the devices of a run and of its replay, and the PyTorch settings of the process,
+which a run changes and then restores for the calling program."""
 
 import os
 import threading
@@ -37,9 +37,9 @@ def choose_device(name: str) -> torch.device:
 
 
 def configure_torch(config: Config, device: torch.device) -> None:
-    """Make the settings of `config` that hold for the whole process: the number of CPU threads, and
-    those of `set_precision`. With a GPU the default is one thread: the CPU only copies data, and
-    several threads would wait for each other on busy cores."""
+    """Apply the settings of `config` that hold for the whole process: the number of CPU threads,
+    and those of `set_precision`. With a GPU the default is one thread: the CPU only copies data,
+    and several threads would wait for each other on busy cores."""
     threads = config.run.threads or (1 if device.type == "cuda" else 0)
     if threads:
         torch.set_num_threads(threads)
@@ -72,8 +72,9 @@ def synchronize(device: torch.device) -> None:
 
 
 def choose_replay_device(wanted: str, device: torch.device, needed_bytes: int) -> torch.device:
-    """The GPU if updates run there and the replay fits, otherwise the CPU. Raises ConfigError if it
-    fits in neither, or not where it is `wanted`."""
+    """The GPU if updates run there and the replay fits, otherwise the CPU; 20 % of free GPU memory
+    and 10 % of free main memory are reserved. Raises ConfigError if the replay fits in neither
+    memory, or not on the device `wanted`."""
     if wanted == "cuda" and device.type != "cuda":
         raise ConfigError(
             f"replay_device=cuda conflicts with device={device}: the update must run on the GPU too"
@@ -106,7 +107,7 @@ _CPU = torch.device("cpu")
 class _Setting(NamedTuple):
     read: Callable[[], object]
     write: Callable[..., object]
-    # PyTorch's default, then equivalent values. Empty: saved and restored, but never reset.
+    # PyTorch's default and equivalent values. Empty if the setting is restored but never reset.
     defaults: tuple[object, ...] = ()
 
     def value(self) -> object:
@@ -142,7 +143,7 @@ _PROCESS_SETTINGS = [
     _Setting(torch.get_deterministic_debug_mode, _set_deterministic, (0,)),
     _attribute(backends.mkldnn, "enabled", True),
     _attribute(backends.cudnn, "deterministic", False),
-    # Before the newer precision settings, which change with this one.
+    # Precedes `fp32_precision`, which PyTorch changes when this one is set.
     _Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest",)),
     _attribute(backends.cudnn, "allow_tf32"),
 ]

@@ -1,5 +1,5 @@
-"""Evaluation in environments and with seeds of its own, so that it cannot influence training: in this
-process, with environments in workers, or with whole episodes in workers."""
+"""Evaluation, which has its own environments and seeds, so that it cannot influence training. It
+runs in this process, with environments in workers, or with whole episodes in workers."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -19,7 +19,8 @@ from cclf.training.workers import MAX_RESTARTS, Pending, Pool, WorkerLostError, 
 from cclf.types import Env, OnPolicyAlgorithm, Policy, VectorEnv
 
 LONG_EPISODE_AGENT_STEPS = 100_000  # a hundred times the longest episode of DeepMind Control
-# An Atari game takes at most half a minute on a free core, but training has priority.
+# Timeout of an episode in a worker: an Atari game takes at most half a minute on a free core, but
+# training has priority.
 EPISODE_SECONDS = 3600.0
 
 R = TypeVar("R")
@@ -27,7 +28,7 @@ R = TypeVar("R")
 
 class Evaluation(NamedTuple):
     returns: list[float]
-    pictures: list[np.ndarray]  # of the first episode, if it was recorded
+    pictures: list[np.ndarray]  # rendered images of the first episode, if it was recorded
     recording_error: str = ""
 
     @property
@@ -58,8 +59,8 @@ def evaluation_row(
     }
 
 
-# An evaluation in progress. Each step does what is possible without waiting, and yields the pipes on
-# which results of workers are awaited. Training can continue between two steps.
+# An evaluation in progress, as a generator. Each step does what is possible without waiting, and
+# yields the pipes on which results of workers are awaited. Training can continue between two steps.
 EvaluationSteps = Generator[Sequence[Connection], None, Evaluation]
 
 
@@ -101,37 +102,37 @@ def evaluate(
 ) -> EvaluationSteps:
     """One episode per seed with the deterministic policy. The returns do not depend on the number of
     environments. An episode whose worker is lost starts again from its seed."""
-    waiting = deque(range(len(seeds)))  # episodes, by the index of their seed
-    running = dict[int, tuple[int, Episode]]()  # by environment
-    returns, losses, video = [0.0] * len(seeds), [0] * len(seeds), VideoRecorder(record)
+    waiting = deque(range(len(seeds)))  # indices of episodes, which are those of their seeds
+    running = dict[int, tuple[int, EpisodeSteps]]()  # by index of the environment
+    returns, lost_workers, video = [0.0] * len(seeds), [0] * len(seeds), VideoRecorder(record)
 
-    def start_next(env: int) -> None:
-        running.pop(env, None)
+    def start_next(env_index: int) -> None:
+        running.pop(env_index, None)
         if waiting:
             index = waiting.popleft()
             recorder = video if index == 0 else VideoRecorder(False)
-            episode = _play_episode(envs, env, seeds[index], frame_stack, recorder)
+            episode = _play_episode(envs, env_index, seeds[index], frame_stack, recorder)
             next(episode)
-            running[env] = index, episode
+            running[env_index] = index, episode
 
-    for env in range(envs.size):
-        start_next(env)
+    for env_index in range(envs.size):
+        start_next(env_index)
     while running:
         envs.poll()
-        observations = dict[int, np.ndarray]()  # by episode: of those that need an action
-        ready = dict[int, Episode]()
-        for env, (index, episode) in list(running.items()):
+        # Of the episodes that need an action, by index of the episode.
+        observations, ready = dict[int, np.ndarray](), dict[int, EpisodeSteps]()
+        for env_index, (index, episode) in list(running.items()):
             try:
                 observation = next(episode)
             except StopIteration as end:
                 returns[index] = end.value
-                start_next(env)
+                start_next(env_index)
             except WorkerLostError as error:
-                _count_loss(losses, index, error)
+                _count_lost_worker(lost_workers, index, error)
                 if index == 0:
                     video.pictures.clear()
                 waiting.appendleft(index)
-                start_next(env)
+                start_next(env_index)
             else:
                 if observation is not None:
                     observations[index], ready[index] = observation, episode
@@ -142,20 +143,20 @@ def evaluate(
     return Evaluation(returns, video.pictures, video.error)
 
 
-# Yields the observation when it needs an action, which is sent to it, and None while it waits for its
-# environment. It returns the sum of the rewards.
-Episode = Generator[np.ndarray | None, np.ndarray | None, float]
+# A generator that plays an episode. It yields an observation and is sent the action, or yields None
+# while it waits for its environment. It returns the sum of the rewards.
+EpisodeSteps = Generator[np.ndarray | None, np.ndarray | None, float]
 
 
 def _play_episode(
-    envs: Pool[Env], env: int, seed: int, frame_stack: int, video: VideoRecorder
-) -> Episode:
+    envs: Pool[Env], env_index: int, seed: int, frame_stack: int, video: VideoRecorder
+) -> EpisodeSteps:
     frames, agent_steps, total_reward = FrameStack(frame_stack, pad="repeat"), 0, 0.0
-    observation = frames.push((yield from _wait_for(envs.submit(env, Env.reset, seed))))
+    observation = frames.push((yield from _wait_for(envs.submit(env_index, Env.reset, seed))))
     while True:
         action = yield observation
-        picture = envs.submit(env, Env.render) if video.enabled else None
-        step = yield from _wait_for(envs.submit(env, Env.step, action))
+        picture = envs.submit(env_index, Env.render) if video.enabled else None
+        step = yield from _wait_for(envs.submit(env_index, Env.step, action))
         if picture is not None:
             video.add(picture.result)
         observation = frames.push(step.frame)
@@ -172,28 +173,29 @@ def _play_episode(
 
 
 def _wait_for(call: Pending[R]) -> Generator[None, object, R]:
-    """Yields at least once, also where the result is there already."""
+    """Wait for the result of a call. Yields None at least once, even if the result has arrived,
+    because `evaluate` ignores what an episode yields when it is started or receives an action."""
     yield
     while not call.done:
         yield
     return call.result()
 
 
-def _count_loss(losses: list[int], episode: int, error: WorkerLostError) -> None:
+def _count_lost_worker(lost_workers: list[int], episode: int, error: WorkerLostError) -> None:
     """Count a worker that was lost in this episode. Raises WorkerError if there are too many."""
-    losses[episode] += 1
-    if losses[episode] > MAX_RESTARTS:
+    lost_workers[episode] += 1
+    if lost_workers[episode] > MAX_RESTARTS:
         raise WorkerError(
-            f"{error}; {losses[episode]} times in one episode of an evaluation"
+            f"{error}; {lost_workers[episode]} times in one episode of an evaluation"
         ) from error
 
 
 def _actions(
     policy: Policy, observations: Mapping[int, np.ndarray], episodes: int, device: torch.device
 ) -> Generator[Sequence[Connection], None, dict[int, np.ndarray]]:
-    """Actions by episode. They do not depend on which other episodes need one: results may depend on
-    the batch size in the last bit, so a CPU computes each one alone, and a GPU computes a batch with
-    a row for every episode."""
+    """The action for each observation, by index of the episode. It does not depend on which other
+    episodes need one: results may depend on the batch size in the last bit, so a CPU computes each
+    action alone, and a GPU computes a batch with a row for each of the `episodes`."""
     if device.type == "cpu" or not observations:
         return {
             episode: policy.evaluation_action(torch.from_numpy(observation)[None])[0].numpy()
@@ -265,9 +267,9 @@ def evaluate_games(
 
 
 class EpisodePlayer(Protocol):
-    """The object in a worker."""
+    """The object that an evaluation worker holds."""
 
-    def play(self, *agent_and_seed: Any) -> float: ...  # the return of one episode
+    def play(self, *policy_and_seed: Any) -> float: ...  # the return of one episode
     def close(self) -> None: ...
 
 
@@ -281,14 +283,14 @@ class EvaluationWorkers:
         """`factory` makes an `EpisodePlayer`."""
         factories = [factory] * workers
         self._pool = WorkerPool[EpisodePlayer](factories, "the evaluation", timeout_seconds)
-        self._calls = [Pending[float](done=True) for _ in range(workers)]  # the last of each worker
+        self._last_calls = [Pending[float](done=True) for _ in range(workers)]  # by worker
 
-    def evaluate_async(self, agent: tuple[object, ...], seeds: Sequence[int]) -> EvaluationSteps:
-        """One episode per seed, played by `play(*agent, seed)`. An episode whose worker is lost is
+    def evaluate_async(self, policy: tuple[object, ...], seeds: Sequence[int]) -> EvaluationSteps:
+        """One episode per seed, played by `play(*policy, seed)`. An episode whose worker is lost is
         played again, with the same result."""
-        waiting = deque(range(len(seeds)))  # episodes, by the index of their seed
-        running = dict[int, Pending[float]]()
-        returns, losses = [0.0] * len(seeds), [0] * len(seeds)
+        waiting = deque(range(len(seeds)))  # indices of episodes, which are those of their seeds
+        running = dict[int, Pending[float]]()  # by index of the episode
+        returns, lost_workers = [0.0] * len(seeds), [0] * len(seeds)
         while waiting or running:
             self._pool.poll()
             for index, call in list(running.items()):
@@ -297,13 +299,13 @@ class EvaluationWorkers:
                     try:
                         returns[index] = call.result()
                     except WorkerLostError as error:
-                        _count_loss(losses, index, error)
+                        _count_lost_worker(lost_workers, index, error)
                         waiting.appendleft(index)
-            for worker, last_call in enumerate(self._calls):
+            for worker, last_call in enumerate(self._last_calls):
                 if waiting and last_call.done:
                     index = waiting.popleft()
-                    call = self._pool.submit(worker, EpisodePlayer.play, *agent, seeds[index])
-                    running[index] = self._calls[worker] = call
+                    call = self._pool.submit(worker, EpisodePlayer.play, *policy, seeds[index])
+                    running[index] = self._last_calls[worker] = call
             yield self._pool.connections()
         return Evaluation(returns, [])
 

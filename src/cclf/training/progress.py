@@ -8,10 +8,10 @@ from rich.console import Console
 
 from cclf.console import message_stream, say
 
-MAX_EVALUATION_LINES = 20  # about, for one run
-SILENT_SECONDS = 600.0  # after which the next evaluation gets a line in any case
-DRAW_SECONDS = 0.5
-# The time left is estimated from the last minutes, evaluations included.
+MAX_EVALUATION_LINES = 20  # per run, approximately
+SILENT_SECONDS = 600.0  # without a line, after which the next evaluation always gets one
+DRAW_SECONDS = 0.5  # between updates of the live bar
+# The time left is estimated from the speed in this period, evaluations included.
 SPEED_SECONDS = 480.0
 
 
@@ -50,7 +50,7 @@ class Progress:
         """`label` begins each line if several runs share the terminal, which then has no live
         bar."""
         self.total, self.label, self._clock = total_env_steps, label, clock
-        self._env_steps, self._first_updates, self._learns = env_steps, updates, False
+        self._env_steps, self._initial_updates, self._is_learning = env_steps, updates, False
         self._started, self._drawn = clock(), float("-inf")
         self._last_line: tuple[int, float] | None = None  # env steps and time
         self._train_return = self._eval_return = "-"
@@ -71,8 +71,8 @@ class Progress:
 
     def step(self, env_steps: int, updates: int) -> None:
         self._env_steps = env_steps
-        if not self._learns and updates > self._first_updates:
-            self._learns = True  # the warm-up is faster, so it is not part of the estimate
+        if not self._is_learning and updates > self._initial_updates:
+            self._is_learning = True  # the warm-up is faster, so it is not part of the estimate
             self._bar.reset(self._task, completed=env_steps)
         if self._clock() - self._drawn > DRAW_SECONDS:
             self._draw()
@@ -85,11 +85,11 @@ class Progress:
         self._draw()
         if self._should_print(env_steps):
             finished, left = env_steps >= self.total, self._bar.tasks[0].time_remaining
-            clock = f"took {duration(self._clock() - self._started)}"
+            time_text = f"took {duration(self._clock() - self._started)}"
             self.print(
                 f"{self.label}{env_steps:,}/{self.total:,} env steps  "
                 f"eval {number(mean)} ± {number(std)}  train {self._train_return}  "
-                f"{self._speed()}  {clock if finished else f'left {duration(left)}'}"
+                f"{self._speed()}  {time_text if finished else f'left {duration(left)}'}"
             )
             self._last_line = env_steps, self._clock()
 
@@ -104,7 +104,7 @@ class Progress:
         return in_next_interval or self._clock() - last_time > SILENT_SECONDS
 
     def _draw(self) -> None:
-        """Update the estimates, also where nothing is drawn."""
+        """Update the estimate of the speed, and redraw the bar if there is a live one."""
         self._drawn = self._clock()
         text = (
             f"{self._env_steps:,}/{self.total:,}  eval {self._eval_return}  "

@@ -44,7 +44,7 @@ class StopSignal:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # None if the handler was not installed from Python, which then cannot restore it
+        # `getsignal` returns None for a handler that Python did not install and cannot restore
         handlers = [signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS]
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.install()

@@ -65,8 +65,8 @@ def train_runs(
     algorithm = algorithm_of(configs[0])
     if len(configs) > 1 and not algorithm.batches_runs:
         raise ConfigError(
-            f"{len(configs)} runs in one process conflict with base {algorithm.name}, whose runs "
-            "share no update: start a process for each (cclf sweep)"
+            f"{len(configs)} runs in one process conflict with base {algorithm.name}, which "
+            "updates each run separately: start a process for each (cclf sweep)"
         )
     device = devices.choose_device(configs[0].run.device)
     out = out.absolute()  # an environment may change the working directory
@@ -144,8 +144,8 @@ def _resume_runs(
 ) -> list[TrainingRun]:
     """The runs with their learners and agents, in the state of their checkpoints.
 
-    All checkpoints are loaded before any folder is changed, so that an error in one run cannot cost
-    another its newest checkpoint.
+    All checkpoints are loaded before any folder is changed, so that no run loses its newest
+    checkpoint because of an error in another one.
     """
     algorithm, folders = algorithm_of(configs[0]), [out / config.run_name() for config in configs]
     steps: list[int | None] = [None] * len(configs)
@@ -170,8 +170,9 @@ def _write_manifests(
     device: torch.device,
     stack: contextlib.ExitStack,
 ) -> None:
-    """Create and lock the folders of new runs, and write config.json and manifest.json of unfinished
-    ones. Environments may raise here, so it comes before any checkpoint or row is discarded."""
+    """Create and lock the folders of new runs, and write config.json and manifest.json of
+    unfinished ones. Environments render for the manifest and may raise, so this comes before any
+    checkpoint or row is discarded."""
     for run in runs:
         if run.folder not in existing:
             if run.folder.exists():
@@ -187,7 +188,7 @@ def _write_manifests(
 def _start_run(
     run: TrainingRun, device: torch.device, several: bool, stack: contextlib.ExitStack
 ) -> None:
-    """Print what begins, and open the tables, loggers and progress output of an unfinished run."""
+    """Print a summary of a run. Open the tables, loggers and progress of an unfinished one."""
     config = run.config
     if several:
         run.checkpoints.discard_later(run.agent_steps)
@@ -230,7 +231,7 @@ def run_summary(config: Config, learner: Any, device: torch.device) -> list[str]
     if algorithm.uses_replay:
         if learner.env.spec.max_episode_agent_steps is None:
             lines.append(
-                f"{config.task} has no time limit: an evaluation lasts until its episodes end"
+                f"{config.task} does not state a time limit: an evaluation lasts until its episodes end"
             )
         transitions, num_bytes = algorithm.replay_size(config, learner.env.spec)
         lines.append(
@@ -302,8 +303,8 @@ def final_evaluation(
 
 
 def replay_size(config: Config) -> ReplaySize:
-    """Transitions and bytes that the replay of a run can hold at most. It makes an environment to ask
-    for its spec."""
+    """Transitions and bytes that the replay of a run can hold at most. This creates an environment
+    to read its spec."""
     algorithm = algorithm_of(config)
     if not algorithm.uses_replay:
         return ReplaySize(0, 0)

@@ -13,8 +13,8 @@ from cclf.training.worker_process import error_message
 
 
 class VideoRecorder:
-    """The pictures of an episode. After the first error there are none, since a video must not end a
-    run, whatever a renderer raises."""
+    """The rendered images of an episode. An error of the renderer must not end the run: it is
+    stored in `error`, the images are discarded, and recording stops."""
 
     def __init__(self, enabled: bool):
         self.enabled, self.pictures, self.error = enabled, list[np.ndarray](), ""
@@ -51,7 +51,7 @@ def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: in
     options: dict[str, float | str | None] = {
         "fps": frames_per_second,
         "macro_block_size": None,  # no resizing if a side is not a multiple of 16
-        "ffmpeg_log_level": "quiet",  # it would print to standard error
+        "ffmpeg_log_level": "quiet",  # otherwise ffmpeg prints to standard error
     }
     if is_gif:
         options = {"duration": 1000 / frames_per_second, "loop": 0}  # loop without end
@@ -63,7 +63,7 @@ def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: in
                     shape, count = picture.shape[:2], count + 1
                     video.append_data(picture)  # type: ignore[attr-defined]
         except OSError as error:
-            # imageio reports that ffmpeg exited as a broken pipe, together with its command line.
+            # If ffmpeg exits, imageio raises an OSError that contains ffmpeg's command line.
             if "FFMPEG COMMAND" not in str(error):
                 raise
             complete = False
@@ -79,7 +79,7 @@ def write_video(path: str, pictures: Iterable[np.ndarray], frames_per_second: in
 
 
 def _number_of_frames(path: Path) -> int:
-    """The frames of the video that can be read. ffmpeg does not report a full disk when it writes."""
+    """The number of readable frames. ffmpeg does not report a disk that was full when it wrote."""
     import imageio_ffmpeg
 
     try:

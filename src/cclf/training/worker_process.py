@@ -30,7 +30,7 @@ def call_method(
 
 
 def error_message(error: Exception) -> str:
-    """One line. The package's own errors need no class name."""
+    """The error as one line, with its class name unless it is an error of this package."""
     own = isinstance(error, (ConfigError, WorkerError))
     return " ".join(str(error).split()) if own else short_error(error)
 

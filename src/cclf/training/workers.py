@@ -58,7 +58,7 @@ class Pending(Generic[R]):
 
     done: bool = False
     error: Exception | None = None
-    _values: tuple[R, ...] = ()  # one, once the call has returned
+    _values: tuple[R, ...] = ()  # contains one value once the call has returned
 
     def result(self) -> R:
         """The returned value, once `done`. Raises the error if the call failed."""
@@ -207,11 +207,11 @@ class _Worker:
             "main(int(sys.argv[1]), float(sys.argv[2]))"
         )
         with theirs:
-            # A message that arrives only in part must not block forever either. Our end is not
-            # inherited by anyone, so that closing it reaches the worker.
-            for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            # Timeouts, because an incomplete message would block forever. No other process inherits
+            # our end, so that the worker notices when it is closed.
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 ours.setsockopt(
-                    socket.SOL_SOCKET, limit, struct.pack("ll", int(self.timeout_seconds + 1), 0)
+                    socket.SOL_SOCKET, option, struct.pack("ll", int(self.timeout_seconds + 1), 0)
                 )
             self.pipe = Connection(ours.detach())
             self.poller = select.poll()  # `pipe.poll` would create one for each call
@@ -261,7 +261,7 @@ class _Worker:
                 else:
                     call.set_result(reply)
         except (EOFError, OSError):
-            self._lose(GRACE_SECONDS)  # it is exiting
+            self._lose(GRACE_SECONDS)  # the worker is exiting by itself
         if self.calls and time.monotonic() - self.waiting_since > self.allowed_seconds:
             self._lose(0.0)
 

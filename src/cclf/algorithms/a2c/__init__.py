@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cclf.algorithms.a2c.config import A2cConfig
-from cclf.algorithms.a2c.presets import DEFAULTS, METHODS, PROFILES, of_task, profile_label
+from cclf.algorithms.a2c.presets import DEFAULTS, METHODS, PROFILES, profile_label, task_defaults
 from cclf.algorithms.base import BaseAlgorithm, Defaults
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
     supports_inspection = True
 
     def task_defaults(self, task: str) -> Defaults:
-        return of_task(task)
+        return task_defaults(task)
 
     def profile_label(self, profile: str, settings: Mapping[str, object]) -> str:
         return profile_label(profile, settings)
@@ -83,8 +83,8 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         from cclf.algorithms.a2c.inspect import gallery
         from cclf.algorithms.a2c.rollout import load_learner
 
-        own = load_learner(config, make_env, learner)
-        return gallery(about, config, own, samples, env_steps.cpu())
+        resumed = load_learner(config, make_env, learner)
+        return gallery(about, config, resumed, samples, env_steps.cpu())
 
     def probe(
         self,
@@ -99,8 +99,8 @@ class A2cAlgorithm(BaseAlgorithm[A2cConfig]):
         from cclf.algorithms.a2c.inspect import probe
         from cclf.algorithms.a2c.rollout import load_learner
 
-        own = load_learner(config, make_env, learner)
-        return probe(config, own, measures, quantities, num_batches, env_steps.cpu())
+        resumed = load_learner(config, make_env, learner)
+        return probe(config, resumed, measures, quantities, num_batches, env_steps.cpu())
 
 
 ALGORITHM = A2cAlgorithm()

@@ -2,8 +2,8 @@
 
 A2C is on-policy, so there is no replay to prioritise. A grid observation is duplicated rather than
 augmented, so its two views are equal and so are both terms of Eq. (7). Curiosity therefore acts through
-the contrastive loss (8) and the intrinsic reward (9). A curiosity that learns its own predictions
-needs no contrastive loss: then the intrinsic reward is all that is added to A2C.
+the contrastive loss (8) and the intrinsic reward (9). The measures `rnd` and `forward`, which learn
+their own predictions, need no contrastive loss: they can add the intrinsic reward alone to A2C.
 """
 
 import copy
@@ -23,7 +23,7 @@ from cclf.framework import Appraisal, Framework
 from cclf.training.seeding import derive, seeded_weights
 from cclf.types import HasState, Metrics, Rollout, StateDict
 
-PREDICTION_METRICS = ("prediction_loss",)  # of runs whose curiosity learns its own predictions
+PREDICTION_METRICS = ("prediction_loss",)  # of runs with a `PredictedMeasure`
 
 
 def generalized_advantage(
@@ -70,8 +70,8 @@ def actor_critic_loss(
 
 
 class A2C:
-    """Networks, optimizers and update. `framework` is None without CCLF, `re3` without RE3, `predicted`
-    without a curiosity that learns its own predictions."""
+    """Networks, optimizers and update. Parts that the method does not use are None: `framework` (CCLF),
+    `re3`, and `predicted` (the curiosity measure if it is a `PredictedMeasure`)."""
 
     metric_names: tuple[str, ...] = (
         "policy_loss", "value_loss", "policy_entropy", "value_mean", "gradient_norm", "reward_mean",
@@ -105,7 +105,7 @@ class A2C:
                 modules = {"framework": self.framework, "head": self.head, "key": self.key}
                 self.networks.update(modules)
         if self.framework is None and config.method.needs_curiosity:
-            self.framework = Framework(0, config.method)  # without a W
+            self.framework = Framework(0, config.method)  # without the matrix W of the belief (3)
             self.networks["framework"] = self.framework
         self.parameters = [p for p in self.networks.parameters() if p.requires_grad and p.numel()]
         self.optimizer = RMSprop(
@@ -116,7 +116,7 @@ class A2C:
         )
         self.needs_permutation = self.framework is not None and self.framework.needs_permutation
         """Whether `update` needs a random permutation of its batch."""
-        # What a checkpoint holds, by name.
+        # The objects whose state is saved in a checkpoint, by name.
         self.parts: dict[str, HasState] = {"networks": self.networks, "optimiser": self.optimizer}
         if self.re3 is not None:
             self.parts["state_entropy"] = self.re3
@@ -124,8 +124,8 @@ class A2C:
             self._add_curiosity(self.framework, config.seed)
 
     def _add_curiosity(self, framework: Framework, seed: int) -> None:
-        """What some measures and places of the bonus add to networks and metrics. The weights have a
-        stream of their own, so that those of the policy do not depend on the measure."""
+        """Add the networks and metrics that the curiosity measure and `bonus_place` need. The weights are
+        drawn from a separate seed, so that the policy's weights do not depend on the measure."""
         measure = framework.measure
         if isinstance(measure, PredictedMeasure):
             with seeded_weights(derive(seed, "curiosity")):
@@ -221,9 +221,9 @@ class A2C:
         env_steps: Tensor,
         permutation: Tensor | None = None,
     ) -> tuple[Appraisal[ViewIndex], Tensor | None, Tensor | None]:
-        """The appraisal of a rollout, the contrastive loss, and the loss of curiosity's own predictions.
-        A view is the index of a row of `features`: o_t and o_(t+1) share all rows but N, so each
-        observation is encoded once."""
+        """The appraisal of a rollout, the contrastive loss, and the loss of the curiosity measure's own
+        predictions. Views are row indices into `features`, so that each observation is encoded once:
+        except for N rows, the observations o_t and o_(t+1) are the same."""
         batch_size = len(reward)
         rows = torch.arange(len(features))
         current, following = rows[:batch_size], rows[-batch_size:]
@@ -236,7 +236,7 @@ class A2C:
         if framework.method.negatives == "distinct":
             flat = rollout.observation.reshape(-1, 147)
             duplicates = first_duplicate(flat[:batch_size]), first_duplicate(flat[-batch_size:])
-        # What the measure compares: by default the query and the key of the contrastive loss.
+        # The measure compares these: by default the query and the key of the contrastive loss.
         queries, keys, prediction_loss = query.detach(), key, None
         views, next_views = current, following
         if self.predicted is not None:
@@ -263,8 +263,8 @@ class A2C:
         return appraisal, contrastive_loss, prediction_loss
 
     def transitions(self, rollout: Rollout) -> Transitions:
-        """The T N transitions of a rollout. Its (T + 1) N observations are about 50 distinct ones, each
-        of which is encoded once."""
+        """The T N transitions of a rollout. Only about 50 of its (T + 1) N observations are distinct, so
+        each distinct one is encoded once."""
         keys = np.ascontiguousarray(rollout.observation).reshape(-1, 147).view("V147").ravel()
         distinct: dict[bytes, int] = {}
         rows = torch.tensor([distinct.setdefault(key, len(distinct)) for key in keys.tolist()])

@@ -21,10 +21,10 @@ from cclf.validation import (
     validate_fields,
 )
 
-_NO_PIXELS = always_inactive(
-    "A2C on grids, which sees what the task shows: 7x7 cells, one at a time"
-)
-RULES: dict[str, Rule] = {  # when options act; one without a rule always does
+_NO_PIXELS = always_inactive("A2C on grids, which observes the 7x7 cells of the current step")
+RULES: dict[
+    str, Rule
+] = {  # when each option has an effect; an option without a rule always has one
     "frame_pixels": _NO_PIXELS,
     "crop_pixels": _NO_PIXELS,
     "frame_stack": _NO_PIXELS,
@@ -67,7 +67,7 @@ class A2cConfig(AlgorithmSettings):
     rmsprop_alpha: FractionBelowOne = 0.99
     """Decay rate of the mean squared gradient in RMSprop."""
     rmsprop_epsilon: Positive = 1e-8
-    """Epsilon of RMSprop: 1e-8 in RE3's code. The CCLF paper lists 0.05, with which nothing is learned."""
+    """Epsilon of RMSprop: 1e-8 in RE3's code. With the 0.05 of the CCLF paper no task is learned."""
     entropy_coefficient: ZeroOrMore = 0.01
     """Weight of the entropy bonus: 0.01 in RE3's code, 0.001 in the CCLF paper. Results depend on it, so
     there is a profile for each."""
@@ -82,8 +82,8 @@ class A2cConfig(AlgorithmSettings):
     key_ema_rate: Fraction = 0.001
     """Rate at which the key network follows the query network, per update."""
     bonus_place: Literal["reward", "centred-reward", "advantage"] = "reward"
-    """Where the bonus of Eq. (9) is added. reward: to the reward, as in the paper. centred-reward: the
-    same, less its running mean, because a bonus that is positive on average pays for long episodes.
+    """Where the bonus of Eq. (9) is added. reward: to the reward, as in the paper. centred-reward: to the
+    reward, minus the bonus's running mean, because a bonus with a positive mean rewards long episodes.
     advantage: to the advantage, as RE3's bonus."""
     re3: bool = False
     """Add RE3's state-entropy bonus."""

@@ -28,8 +28,8 @@ from cclf.training.seeding import derive
 from cclf.types import Rollout
 
 ACTIONS = ("turn left", "turn right", "forward", "pick up", "drop", "toggle", "done")
-TRAINING_ROLLOUTS = 1_000  # of a measure in `probe` that the run was not trained with
-FORWARD = "forward"  # the measure whose prediction error `error` means
+TRAINING_ROLLOUTS = 1_000  # on which `probe` trains a measure that the run was not trained with
+FORWARD = "forward"  # the measure whose prediction error is the quantity `error`
 QUANTITIES = ("rarity", "error", "td", "step")
 Picture = Callable[[np.ndarray], np.ndarray]  # a flat grid (147,) as an image (H, W, 3)
 Table = dict[str, np.ndarray]  # values of all samples, by column
@@ -46,6 +46,7 @@ def gallery(
     assert framework is not None, "a method with curiosity has a framework"
     table = sample_rollouts(config, learner, samples, env_steps)
     identity = first_duplicate(table["observation"]).numpy()
+    # Curiosity is at least 1 - 1/n if n copies in the batch all count in the belief.
     curiosity, floor = table["curiosity"], 1.0 - 1.0 / table["copies"]
     most, least = extreme_rows(curiosity, identity)
     batch_size = learner.rollout_steps * learner.env.num_envs
@@ -55,14 +56,14 @@ def gallery(
 
     return Gallery(
         about,
-        drawn=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
-        f"the next rollouts of the run, {batch_size} to a batch as in training, with nothing learned on the way.",
+        sampling=f"{len(identity):,} observations ({len(np.unique(identity)):,} of them distinct): "
+        f"the next rollouts of the run, in batches of {batch_size} as in training. The policy is not updated meanwhile.",
         curiosity_name="c",
         curiosity=curiosity,
         measures=_measures(table, floor, identity),
         most=[_sample(framework, table, row, picture, batch_size) for row in most],
         least=[_sample(framework, table, row, picture, batch_size) for row in least],
-        ladder=[
+        ranked_frames=[
             (picture(table["observation"][row]), float(curiosity[row]))
             for row in evenly_ranked_rows(curiosity)
         ],
@@ -78,7 +79,7 @@ def sample_rollouts(
     """`samples` observations or a few more, in whole rollouts."""
     a2c, batch_size = learner.algorithm, learner.rollout_steps * learner.env.num_envs
     rollouts = _next_rollouts(learner, math.ceil(samples / batch_size))
-    # of its own, so that the rollouts do not depend on the curiosity measure
+    # A separate generator, so that the rollouts do not depend on the curiosity measure.
     random = np.random.default_rng(derive(config.seed, "inspect"))
     parts = []
     for rollout in rollouts:
@@ -102,7 +103,7 @@ def columns(
     """The values of a rollout, T N rows each."""
     framework = a2c.framework
     assert framework is not None, "a method with curiosity has a framework"
-    framework.eval()  # running means stay those of the checkpoint
+    framework.eval()  # so that the running means of the checkpoint are not updated
     reward = torch.from_numpy(rollout.reward)
     with torch.no_grad(), restored_maxima(framework):
         features = a2c.features(rollout)
@@ -134,8 +135,8 @@ def _frequency(identity: np.ndarray) -> np.ndarray:
 
 
 def episode_steps(rollouts: Sequence[Rollout]) -> np.ndarray:
-    """The agent steps since the episode of each sample began; nan for episodes under way at the
-    start."""
+    """The agent steps since the episode of each sample began; nan for episodes that began before the
+    first rollout."""
     ended = np.concatenate([rollout.ended for rollout in rollouts])
     steps = np.full((len(ended) + 1, ended.shape[1]), math.nan)
     for t, ended_now in enumerate(ended):
@@ -147,13 +148,15 @@ def _measures(table: Table, floor: np.ndarray, identity: np.ndarray) -> list[Mea
     next_curiosity = "c′, which shares the bonus of Eq. (9) with c"
     duplicates = "n is how often the same observation is in its batch"
     all_samples = "how often the same observation is in all samples"
-    steps = "agent steps since its episode began; unknown for those under way"
-    errors = "the size of its advantage: TD errors from there on, added up by GAE, without a bonus"
+    steps = "agent steps since its episode began; unknown if it began before the first rollout"
+    errors = (
+        "absolute value of its advantage: the following TD errors, summed by GAE, without a bonus"
+    )
     return [
         Measure("1 − 1/n", floor, duplicates, novelty=-1),
         Measure("sightings", _frequency(identity).astype(float), all_samples, novelty=-1),
         Measure("step in the episode", table["step"], steps),
-        Measure("reward", table["reward"], "what the environment paid"),
+        Measure("reward", table["reward"], "reward of the environment"),
         Measure("TD error", table["td_error"], errors),
         Measure("curiosity of what came next", table["next_curiosity"], next_curiosity),
     ]
@@ -198,17 +201,16 @@ def _remarks(framework: Framework, curiosity: np.ndarray, floor: np.ndarray) -> 
     linear = correlation.correlate(curiosity, floor).linear
     if math.isnan(linear) or _is_absolute(framework):
         return []
-    correlation_is = f"The linear correlation of curiosity with 1 − 1/n is {linear:.2f}"
+    sentence = f"The linear correlation of curiosity with 1 − 1/n is {linear:.2f}"
     if framework.method.negatives == "distinct":
         return [
-            f"{correlation_is}: this method counts each distinct observation once, so that copies do not "
+            f"{sentence}: this method counts each distinct observation once, so that copies do not "
             "lower a belief."
         ]
     return [
-        f"{correlation_is}. With n copies in the batch no belief can pass 1/n, so that a perfect one still "
-        "leaves c = 1 − 1/n: "
-        f"{floor.mean():.3f} on average, of the {curiosity.mean():.3f} seen here. Only what lies "
-        "above is not known yet."
+        f"{sentence}. With n copies in the batch no belief can exceed 1/n, so that curiosity c is at least "
+        f"1 − 1/n: {floor.mean():.3f} on average, of the mean curiosity {curiosity.mean():.3f} shown here. "
+        "Only the part above 1 − 1/n comes from an imperfect belief."
     ]
 
 
@@ -223,9 +225,9 @@ def probe(
     num_batches: int,
     env_steps: Tensor,
 ) -> tuple[Batches, Batches]:
-    """Curiosity by measure, and the quantities by name, of the next rollouts. A measure that the run
-    was trained with is that of its checkpoint; the predictions of any other are trained on rollouts
-    of the same policy first."""
+    """Curiosity by measure, and the quantities by name, of the next rollouts. The measure that the run
+    was trained with is loaded from its checkpoint; the predictions of any other measure are first
+    trained on rollouts of the same policy."""
     for name in quantities:
         if name not in QUANTITIES:
             raise ConfigError(
@@ -240,11 +242,11 @@ def probe(
         for name, a2c in algorithms.items()
     }
     first, *_ = tables.values()  # the policy and its values are the same in all of them
-    same = first_duplicate(np.concatenate([table["observation"] for table in first])).numpy()
+    identity = first_duplicate(np.concatenate([table["observation"] for table in first])).numpy()
     values = {
         "td": [table["td_error"] for table in first],
         "step": np.split(episode_steps(rollouts), num_batches),
-        "rarity": np.split(-_frequency(same).astype(float), num_batches),
+        "rarity": np.split(-_frequency(identity).astype(float), num_batches),
     }
     if "error" in quantities:
         values["error"] = [_forward_error(algorithms[FORWARD], rollout) for rollout in rollouts]
@@ -275,14 +277,14 @@ def _with_measure(config: Config[A2cConfig], learner: RolloutLearner, name: str)
     weights = {
         key: value
         for key, value in own.networks.state_dict().items()
-        if shapes.get(key) == value.shape  # without contrastive loss there is no W
+        if shapes.get(key) == value.shape  # W has another shape without the contrastive loss
     }
     a2c.networks.load_state_dict(weights, strict=False)
     return a2c
 
 
 def _train(algorithms: Sequence[A2C], learner: RolloutLearner, env_steps: Tensor) -> None:
-    """Train the measures with a state: update their running means and predictions."""
+    """Train the measures that are an `AbsoluteMeasure`: their running means and predictions."""
     trained = [
         (a2c, a2c.framework)
         for a2c in algorithms

@@ -47,7 +47,7 @@ class GridEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # only for the initialization of PyTorch
+        # These layers only provide PyTorch's default initial weights.
         convolutions = [nn.Conv2d(3, 16, 2), nn.Conv2d(16, 32, 2), nn.Conv2d(32, 64, 2)]
         self.weights = nn.ParameterList(
             conv.weight.detach().permute(0, 2, 3, 1).flatten(1).clone() for conv in convolutions

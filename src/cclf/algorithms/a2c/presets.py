@@ -1,4 +1,4 @@
-"""A2C, RE3 and CCLF on both, their two profiles and what is set for a task."""
+"""The methods on A2C (A2C, RE3, and CURL and CCLF on either), the two profiles, and defaults for tasks."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ from cclf.algorithms.base import (
     Defaults,
     Method,
     Overrides,
+    control_methods,
     index_by_name,
-    methods_with_measure,
 )
 
 # A grid observation is duplicated, not augmented; on-policy learning has no replay to prioritise.
@@ -26,8 +26,8 @@ _NO_CURIOSITY: Overrides = {"contrastive": False, "regularisation": False, "rewa
 _UNWEIGHTED: Overrides = {"regularisation": False, "reward": False}
 _RE3: Overrides = {"re3": True}
 _CCLF = Method("cclf", "A2C with curiosity-weighted contrastive loss and intrinsic reward", {})
-_RE3_CCLF = Method("re3+cclf", "both", {}, _RE3)
-# The bonus of a curiosity that learns its own predictions, alone: it does not decay, because on these
+_RE3_CCLF = Method("re3+cclf", "cclf with RE3's state-entropy bonus", {}, _RE3)
+# The bonus alone, for measures that learn their own predictions. It does not decay, because on these
 # tasks the goal may be found late.
 _PREDICTED: Overrides = {
     "contrastive": False,
@@ -53,7 +53,7 @@ METHODS = index_by_name(
     Method("a2c", "advantage actor-critic", _NO_CURIOSITY),
     Method("re3", "A2C with RE3's state-entropy bonus", _NO_CURIOSITY, _RE3),
     Method("curl", "A2C with the contrastive loss alone, unweighted", _UNWEIGHTED),
-    Method("re3+curl", "the same on RE3", _UNWEIGHTED, _RE3),
+    Method("re3+curl", "curl with RE3's state-entropy bonus", _UNWEIGHTED, _RE3),
     _CCLF,
     _RE3_CCLF,
     Method(
@@ -61,25 +61,27 @@ METHODS = index_by_name(
         "CCLF whose belief counts each distinct observation once",
         {"negatives": "distinct"},
     ),
-    Method("re3+cclf-distinct", "the same on RE3", {"negatives": "distinct"}, _RE3),
-    *methods_with_measure(_CCLF, *CONTROLS),
-    *methods_with_measure(_RE3_CCLF, *CONTROLS),
-    *_WITH_PREDICTION,
-    *(
-        control
-        for method in _WITH_PREDICTION
-        for control in methods_with_measure(method, "shuffled")
+    Method(
+        "re3+cclf-distinct",
+        "cclf-distinct with RE3's state-entropy bonus",
+        {"negatives": "distinct"},
+        _RE3,
     ),
+    *control_methods(_CCLF, *CONTROLS),
+    *control_methods(_RE3_CCLF, *CONTROLS),
+    *_WITH_PREDICTION,
+    *(control for method in _WITH_PREDICTION for control in control_methods(method, "shuffled")),
 )
 
-# CCLF on A2C was never released: here "released" is RE3's code, on which it was built.
+# CCLF on A2C was never released. The profile "released" has the settings of RE3's code, on which the
+# paper's experiments are based.
 PROFILES = {
     "released": Defaults(settings={"entropy_coefficient": 0.01}),
     "paper": Defaults(settings={"entropy_coefficient": 0.001}),
 }
 
 
-def of_task(task: str) -> Defaults:
+def task_defaults(task: str) -> Defaults:
     coefficients = {"minigrid/Empty-16x16": 0.1, "minigrid/DoorKey-6x6": 0.005}
     return Defaults(
         settings={"re3_coefficient": coefficients[task]} if task in coefficients else {}

@@ -17,12 +17,13 @@ from cclf.types import Metrics, StateDict
 
 # The published code averages the five nearest, including the observation itself; its k = 3 is unused.
 NUM_NEIGHBORS = 5
-SPARE_ROWS = 256
+SPARE_ROWS = 256  # least number of table rows beyond the window
 
 
 class RunningVariance:
-    """The running variance by which RE3 scales distances. With `bug`, as in the published code, the mean
-    moves by delta + n/N instead of delta * n/N, which inflates the variance of the first updates."""
+    """The running variance by whose square root RE3 divides distances. With `bug`, as in the published
+    code, the mean changes by delta + n/N instead of delta * n/N, for n new of N values in total, which
+    increases the variance of the first updates."""
 
     def __init__(self, bug: bool):
         self.bug = bug
@@ -52,10 +53,10 @@ class RunningVariance:
 
 
 class StateEntropyBonus:
-    """The random encoder and a table of the distinct observations in the window.
+    """The random encoder, and a table of the distinct observations among the latest ones (the window).
 
-    The window is a ring buffer of table rows. Each distinct observation has one row with its features
-    and its count; rows that leave the window are reused.
+    The window is a ring buffer of table row indices. Each distinct observation has one row in the table,
+    with its features and its count; a row that is no longer in the window is reused.
     """
 
     def __init__(
@@ -67,20 +68,20 @@ class StateEntropyBonus:
         self.encoder = GridEncoder().requires_grad_(False)
         self.running_variance = RunningVariance(running_mean_bug)
         self.window = np.full(window_observations, -1)  # -1: not filled yet
-        self.next = 0
-        # A batch is added before the observations that it replaces are removed, so the table has
-        # one batch of rows more.
+        self.next = 0  # position in the window that is overwritten next
+        # A batch is added before the observations that it replaces are removed, so the table needs rows
+        # for one additional batch.
         num_rows = window_observations + max(SPARE_ROWS, batch_observations)
         self.rows: dict[bytes, int] = {}  # observation -> table row
         self.keys: list[bytes | None] = [None] * num_rows  # table row -> observation
         self.counts = np.zeros(num_rows, dtype=np.int64)
         self.features = np.zeros((num_rows, 64))
-        self.free = list(range(num_rows - 1, -1, -1))
-        self.used = 0  # rows from this one on have never been used
+        self.free = list(range(num_rows - 1, -1, -1))  # table rows that hold no observation
+        self.used = 0  # table rows from this index on have never been used
 
     def bonus(self, observation: np.ndarray) -> tuple[Tensor, Metrics]:
-        """log(1 + distance / std) (B,) of flat observations (B, 147). As published, they enter the
-        window and the running variance first."""
+        """log(1 + distance / std) (B,) of flat observations (B, 147). As in the published code, the
+        window and the running variance are updated with them before."""
         rows = self._insert(observation)
         distances = self._distances(rows)
         self.running_variance.update(distances)
@@ -122,8 +123,8 @@ class StateEntropyBonus:
         return rows
 
     def _distances(self, rows: np.ndarray) -> np.ndarray:
-        """Mean distance (B,) of each observation to its five nearest in the window, of which it and its
-        copies have distance 0."""
+        """Mean distance (B,) of each observation to its five nearest neighbors in the window. The
+        observation itself and its copies count as neighbors with distance 0."""
         distances = np.zeros(len(rows))
         rare = np.unique(rows[self.counts[rows] < NUM_NEIGHBORS])
         if len(rare) == 0:

@@ -1,5 +1,5 @@
-"""The learner of A2C: a rollout in all environments, then one update on it. And its agent, which
-evaluates and is exported."""
+"""The learner of A2C, which collects a rollout in all environments and makes one update on it, and the
+agent, which is evaluated and exported."""
 
 from collections.abc import Sequence
 
@@ -88,13 +88,13 @@ class RolloutLearner:
         permutation = None
         if self.algorithm.needs_permutation:
             permutation = torch.from_numpy(self.random.permutation(rollout.action.size))
-        clock = torch.tensor(float(env_steps), dtype=torch.float64)
-        metrics = self.algorithm.update(rollout, clock, permutation)
+        steps = torch.tensor(float(env_steps), dtype=torch.float64)
+        metrics = self.algorithm.update(rollout, steps, permutation)
         self.updates += 1
         return StepResult(rollout.action.size, metrics, finished)
 
     def collect(self) -> tuple[Rollout, list[float]]:
-        """T steps in each environment, and the returns of the episodes that ended there."""
+        """A rollout of T steps in each environment, and the returns of the episodes that ended in it."""
         steps, envs = self.rollout_steps, self.env.num_envs
         now = self.env.reset() if self.observation is None else self.observation
         uniform = self.random.random((steps, envs, self.env.num_actions))

@@ -1,5 +1,5 @@
-"""What `cclf inspect` shows of SAC and DrQ-v2 on pixels: transitions sampled from the replay as in
-training, with views that are made as in training."""
+"""The gallery of `cclf inspect` for SAC and DrQ-v2 on pixels: transitions and their views, sampled as in
+training."""
 
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from cclf.algorithms.common.observations import PixelObservations, UpdateNoise, 
 from cclf.algorithms.common.off_policy_base import OffPolicySettings
 from cclf.algorithms.common.pixel_actor_critic import PixelActorCritic
 from cclf.config import Config
-from cclf.data.augmentations import PixelViews, crop
+from cclf.data.augmentations import TensorViews, crop
 from cclf.data.replay import Replay
 from cclf.framework import Appraisal
 from cclf.inspection.records import About, Gallery, Measure
@@ -23,7 +23,7 @@ from cclf.inspection.samples import (
     Memory,
     Pair,
     Row,
-    again_remark,
+    augmentation_remark,
     collect_columns,
     common_columns,
     gallery_of_transitions,
@@ -47,21 +47,22 @@ def gallery(
 ) -> Gallery:
     batch_size, device = config.algorithm.batch_size, env_steps.device
     generators = Generators(derive(config.seed, "inspect"), device, replay.device)
-    # A separate stream, so that TD errors do not depend on what the curiosity measure samples.
+    # A separate generator, so that TD errors do not depend on the numbers that curiosity samples.
     policy_generator = torch.Generator(device)
     policy_generator.manual_seed(derive(config.seed, "inspect", "td-error"))
 
-    def read(_: int) -> dict[str, Tensor]:
+    def sample_columns(_: int) -> dict[str, Tensor]:
+        """The columns of one batch, which is appraised twice with different views."""
         batch = replay.sample(batch_size, generators["replay"]).to(device)
         views, appraisal = appraise(algorithm, batch, generators, env_steps)
-        again = appraise(algorithm, batch, generators, env_steps)[1]
+        other_appraisal = appraise(algorithm, batch, generators, env_steps)[1]
         noise = algorithm.policy_noise(batch_size, generator=policy_generator)
         return columns(algorithm, batch, views, appraisal) | {
-            "again": transition_curiosity(again),
+            "again": transition_curiosity(other_appraisal),
             "td_error": algorithm.td_errors(batch, noise, env_steps).mean(0),
         }
 
-    table = collect_columns(samples, batch_size, read)
+    table = collect_columns(samples, batch_size, sample_columns)
     live = np.flatnonzero(replay.valid)
     memory = Memory(
         live,
@@ -82,7 +83,7 @@ def gallery(
         rewards="reward of the environment",
         td_errors="|y − Q|, the distance of Q from its target, without augmentation and bonus",
         measures=[Measure("overlap", overlap, overlaps)],
-        drawn=f"{len(table['slot']):,} transitions, sampled from the replay by priority as in "
+        sampling=f"{len(table['slot']):,} transitions, sampled from the replay by priority as in "
         f"training, in batches of {batch_size}.",
         remarks=_remarks(algorithm, table),
     )
@@ -110,7 +111,7 @@ def appraise(
 
 def _views(
     algorithm: Algorithm, observation: Tensor, corners: Tensor, noise: UpdateNoise
-) -> PixelViews:
+) -> TensorViews:
     observations = _pixels(algorithm)
     views = crop(_frames(algorithm, observation), corners, observations.crop_pixels)
     if observations.augment is None or noise.generator is None:
@@ -132,7 +133,7 @@ def _pixels(algorithm: Algorithm) -> PixelObservations:
 def columns(
     algorithm: Algorithm, batch: Batch, pair: Pair, appraisal: Appraisal[Tensor]
 ) -> dict[str, Tensor]:
-    """All values of a batch, one row per sample. Only the shown samples are cropped, later."""
+    """The columns of a batch, one row per sample. Crops are made later, for the shown samples only."""
     encoders = (algorithm.encode_query, algorithm.encode_key)
     values = common_columns(algorithm.framework, batch, pair, appraisal, *encoders)
     for side, views in zip(SIDES, pair, strict=True):
@@ -151,12 +152,12 @@ def columns(
 
 
 def _remarks(algorithm: Algorithm, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, "shifts" if _pixels(algorithm).border else "crops")
+    remarks = augmentation_remark(table, "shifts" if _pixels(algorithm).border else "crops")
     if algorithm.framework.selection == "curiosity":
         least = np.concatenate([table["overlaps_least"], table["next_overlaps_least"]]).mean()
         remarks.append(
             "The selected view is the one with the least overlap with its anchor in "
-            f"{100 * least:.0f} % of cases, that of a random selection in about "
+            f"{100 * least:.0f} % of cases; with a random selection it would be in about "
             f"{100 / (algorithm.framework.method.num_augmented_views - 1):.0f} %."
         )
     return remarks

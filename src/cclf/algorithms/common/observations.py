@@ -1,7 +1,7 @@
-"""From observations to views: crops of frames, or state vectors with noise.
+"""Makes views of observations: crops of frames, or state vectors with noise.
 
 The random numbers of K views of B observations are crop corners (K, B, 2) or noise (K, B, D). Views
-are rows, which are computed when they are encoded (`cclf.data.augmentations.lazy_crops`).
+are lazy: they are computed when they are encoded (`cclf.data.augmentations.lazy_crops`).
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from cclf.types import Batch
 
 LazyViews = LazyCrops | LazyNoise
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
-"""Augmented views, of the shape and type of the uint8 crops (N, C, h, w) that it is given."""
+"""Maps uint8 crops (N, C, h, w) to augmented views of the same shape and type."""
 
 
 class UpdateNoise(NamedTuple):
@@ -45,7 +45,7 @@ class UpdateNoise(NamedTuple):
 
 
 def concatenate(*frames: Tensor, border: int = 0) -> Tensor:
-    """Batches of frames (B, C, H, W) as one, with a replicated border of `border` pixels."""
+    """Batches of frames (B, C, H, W) joined into one, with a replicated border of `border` pixels."""
     joined = torch.cat(frames)
     if border == 0:
         return joined
@@ -54,7 +54,7 @@ def concatenate(*frames: Tensor, border: int = 0) -> Tensor:
 
 
 class PixelObservations:
-    """Crops of frames. With a replicated border they are the random shifts of DrQ-v2."""
+    """Makes crops of frames. With a replicated border they are the random shifts of DrQ-v2."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PixelObservations:
         return views._replace(images=self._join(views.images))
 
     def augmented(self, frames: Tensor, corners: Tensor) -> LazyCrops:
-        """Crops of frames that have their border already."""
+        """Crops of frames to which the border has been added."""
         return lazy_crops(frames, corners, self.crop_pixels)
 
     def evaluation_view(self, frames: Tensor) -> LazyCrops:
@@ -104,7 +104,7 @@ class PixelObservations:
 
 
 class StateObservations:
-    """State vectors with or without noise."""
+    """Makes views of state vectors, with or without noise."""
 
     def __init__(self, state_dim: int, noise_scale: float):
         self.state_dim, self.noise_scale = state_dim, noise_scale

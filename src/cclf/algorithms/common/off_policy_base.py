@@ -1,5 +1,5 @@
-"""What SAC, DrQ-v2 and MR.Q have in common as base algorithms, and what SAC and DrQ-v2 alone:
-settings, construction, export and inspection.
+"""Base classes of SAC, DrQ-v2 and MR.Q (`ReplaySettings`, `ReplayBase`), and of SAC and DrQ-v2 alone
+(`OffPolicySettings`, `OffPolicyBase`): settings, construction, export and inspection.
 
 This module imports neither torch nor numpy, like the `__init__` of each algorithm.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PAPER_CROP_PIXELS = 84  # side of the views that the published encoders see
 RGB_CHANNELS = 3
-PACKED_CHANNELS = 16  # of one pixel in the kernels of bfloat16
+PACKED_CHANNELS = 16  # most channels of a pixel that the bfloat16 kernels support
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,14 @@ class ReplaySettings(AlgorithmSettings):
     supports_cuda_graphs: ClassVar[bool] = True
     """Whether an update can run in a CUDA graph."""
 
-    # Not fields, since they have no annotation. An algorithm that has one of these options declares a
-    # field of its name.
+    # These are no dataclass fields, because they have no annotation. An algorithm that supports one of
+    # these options declares a field of the same name.
     n_steps = 1
-    """Steps of a transition in the replay."""
+    """Agent steps that a transition of the replay spans."""
     horizon_steps = 0
     """Steps of the subsequences that can be sampled from the replay; 0 for none."""
     priority_decay = 1.0
-    """Factor on a priority for each frame that was added since."""
+    """A priority is multiplied by this for each transition that is added to the replay after it."""
     update_every_agent_steps = 1
     """Agent steps from one update to the next."""
 
@@ -119,18 +119,20 @@ class OffPolicySettings(ReplaySettings):
         """Why the kernels of bfloat16 cannot encode the pixels of this run; empty if they can."""
         stack, pixels = config.env.frame_stack, config.env.crop_pixels
         if self.encoder:
-            return f"encoder={self.encoder}: its kernels are made for the published convolutions"
+            return f"encoder={self.encoder}: the bfloat16 kernels need the published convolutions"
         if RGB_CHANNELS * stack > PACKED_CHANNELS:
-            return f"frame_stack={stack}: its kernels hold {PACKED_CHANNELS // RGB_CHANNELS} frames"
+            limit = PACKED_CHANNELS // RGB_CHANNELS
+            return f"frame_stack={stack}: the bfloat16 kernels support at most {limit} frames"
         if ((pixels - 3) // 2 + 1) % 2 == 0:
             return (
-                f"crop_pixels={pixels}: its kernels need rows of odd length after the first layer"
+                f"crop_pixels={pixels}: the bfloat16 kernels need rows of odd length after the first "
+                "layer"
             )
         return ""
 
     def preferred_gpu_precision(self, config: Config) -> Precision:
-        """bfloat16 for the published encoder and size of views, where it was compared with float32
-        (docs/performance.md); float32 otherwise."""
+        """bfloat16 for the published encoder and view size, for which its results were compared with
+        float32 (docs/performance.md); float32 otherwise."""
         published = config.env.observe == "pixels" and config.env.crop_pixels == PAPER_CROP_PIXELS
         return "bf16" if published and not self._bf16_conflict(config) else "fp32"
 
@@ -151,7 +153,7 @@ class ReplayBase(BaseAlgorithm[R]):
     ) -> ReplayAlgorithm: ...
 
     def replay_size(self, config: Config[R], spec: EnvSpec) -> ReplaySize:
-        """The size of a replay that allocates nothing."""
+        """Read from a replay on the meta device, which allocates no memory."""
         import torch
 
         from cclf.algorithms.common.off_policy import make_replay
@@ -182,14 +184,14 @@ class ReplayBase(BaseAlgorithm[R]):
         make_env: EnvFactory,
         evaluation_workers: EvaluationWorkers | None = None,  # noqa: ARG002
     ) -> Agent:
-        """The policy acts in this process; its environments may run in workers."""
+        """The policy runs in this process; evaluation environments may run in worker processes."""
         import torch
 
         from cclf.algorithms.common.off_policy import make_agent
 
         env = make_env(config, 0)
         if env.spec.num_actions is not None:
-            device = torch.device("cpu")  # as for every algorithm with discrete actions
+            device = torch.device("cpu")  # discrete policies are evaluated on the CPU
         policy = self.make_algorithm(_uncompiled(config), env.spec, device)
         return make_agent(config, device, make_env, env, policy)
 
@@ -224,15 +226,15 @@ class OffPolicyBase(ReplayBase[S]):
         seed: int,
         num_steps: int,
     ) -> ExportedPolicy:
-        """The exported policy computes in float32, whatever the precision of training was."""
+        """The exported policy computes in float32, also if training used another precision."""
         import torch
 
         from cclf.algorithms.common.pixel_actor_critic import export_policy
 
         env = make_env(config, seed)
-        plain = self.make_algorithm(_in_float32(config), env.spec, torch.device("cpu"))
-        plain.networks.load_state_dict(policy.networks.state_dict())
-        return export_policy(plain, env, config.env.frame_stack, seed, num_steps)
+        exported = self.make_algorithm(_in_float32(config), env.spec, torch.device("cpu"))
+        exported.networks.load_state_dict(policy.networks.state_dict())
+        return export_policy(exported, env, config.env.frame_stack, seed, num_steps)
 
     def inspect(
         self,
@@ -256,7 +258,8 @@ class OffPolicyBase(ReplayBase[S]):
     def load_for_inspection(
         self, config: Config[S], learner: StateDict, device: torch.device
     ) -> tuple[PixelActorCritic[OffPolicySettings], Replay]:
-        """The algorithm, in float32, and the replay of a learner's state, in main memory."""
+        """The algorithm and the replay in a learner's saved state: the algorithm computes in float32, the
+        replay is in main memory."""
         import torch
 
         from cclf.data.replay import Replay
@@ -268,8 +271,8 @@ class OffPolicyBase(ReplayBase[S]):
             raise ConfigError("the replay of this run is still empty: train it first")
         slots, action_dim = state["actions"].shape
         frame_shape, stack = tuple(state["frames"].shape[1:]), config.env.frame_stack
-        returns = (config.algorithm.n_steps, config.algorithm.discount)
-        replay = Replay(slots, frame_shape, action_dim, stack, None, cpu, *returns)
+        n_steps, discount = config.algorithm.n_steps, config.algorithm.discount
+        replay = Replay(slots, frame_shape, action_dim, stack, None, cpu, n_steps, discount)
         load_state(replay, state, "learner/replay")
         spec = EnvSpec(frame_shape, action_dim, config.env.action_repeat, None)
         algorithm = self.make_algorithm(_in_float32(config), spec, device)

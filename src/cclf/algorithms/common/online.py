@@ -1,4 +1,4 @@
-"""A learner without replay, for plug-ins: act, step, learn from that transition."""
+"""A learner without replay, for plugins: it acts, steps the environment, and updates on that transition."""
 
 from typing import NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ class Transition(NamedTuple):
     action: int
     reward: float
     next_observation: Tensor  # (F, H, W) uint8
-    terminated: bool  # False at a time limit, where the bootstrap stays
+    terminated: bool  # False at a time limit, where the target still bootstraps
 
 
 class OnlineAlgorithm(HasState, Protocol):

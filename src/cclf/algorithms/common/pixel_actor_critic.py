@@ -1,5 +1,5 @@
-"""What SAC and DrQ-v2 share: random numbers, the appraisal of encoded views, the loss of the
-Q-functions, state, and the policy for other programs."""
+"""The common base class of SAC and DrQ-v2, and functions that both use: the appraisal of encoded views,
+the loss of the Q-functions, and the export of the policy."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -29,10 +29,10 @@ S = TypeVar("S", bound=AlgorithmSettings, covariant=True)
 
 
 class PixelActorCritic(ABC, Generic[S]):
-    """An actor-critic that learns from an appraisal whose views are indices into encoded views.
+    """An actor-critic that learns from an appraisal in which views are row indices instead of images.
 
-    Its K views of each o_t and of each o_(t+1) are rows: row k B + b is view k of o_t in sample b,
-    and row K B + k B + b is view k of o_(t+1).
+    There are K views of each o_t and of each o_(t+1): row k B + b is view k of o_t in sample b, and
+    row K B + k B + b is view k of o_(t+1).
     """
 
     optimizer_class: ClassVar[OptimizerFactory] = Adam
@@ -49,7 +49,7 @@ class PixelActorCritic(ABC, Generic[S]):
         self.updates = 0
 
     def before_update(self, replay: Replay, generators: Generators) -> None:
-        """All training is in `update`."""
+        """Called before each update. Does nothing: all training is in `update`."""
 
     @abstractmethod
     def update(self, batch: Batch, noise: UpdateNoise, env_steps: Tensor) -> UpdateResult: ...
@@ -66,7 +66,7 @@ class PixelActorCritic(ABC, Generic[S]):
 
     @abstractmethod
     def evaluation_action(self, observation: Tensor) -> Tensor:
-        """The mean action (B, A) for the same observations."""
+        """The mean action (B, A) for observations as in `collection_action`."""
 
     @abstractmethod
     def greedy_policy(self) -> "GreedyPolicy":
@@ -82,12 +82,12 @@ class PixelActorCritic(ABC, Generic[S]):
 
     @abstractmethod
     def td_errors(self, batch: Batch, noise: Tensor, env_steps: Tensor) -> Tensor:
-        """|y - Q| (2, B) of both Q-functions on the views of evaluation, without the bonus. `noise`
-        (B, A) is that of the policy in the target."""
+        """|y - Q| (2, B) of both Q-functions on the views used in evaluation, without the bonus. `noise`
+        (B, A) is the policy noise in the target y."""
 
     @property
     def num_fixed_views(self) -> int:
-        """The number of views that enter the losses whichever view is selected. They are encoded
+        """The number of views that enter the losses independently of the selection. They are encoded
         before the appraisal."""
         return self.framework.num_loss_views if self.framework.selection == "all" else 1
 
@@ -109,8 +109,8 @@ class PixelActorCritic(ABC, Generic[S]):
     def key_features(
         self, views: LazyViews, appraisal: Appraisal[ViewIndex], reuse: bool = True
     ) -> Tensor:
-        """Features (B, D) of the key views of the contrastive loss (8); with `reuse` those that the
-        appraisal has computed, if any."""
+        """Features (B, D) of the key views of the contrastive loss (8). With `reuse` they are taken from
+        the appraisal if it has computed them."""
         if reuse and appraisal.key is not None:
             return appraisal.key
         return self.encode_key(views.select(appraisal.key_view.rows))
@@ -143,8 +143,8 @@ def appraise_encoded(
     next_query: Tensor | None,
     keys: Tensor | None,
 ) -> tuple[Appraisal[ViewIndex], Tensor | None, Metrics]:
-    """Curiosity (3), selection (4), (5), priorities (6), weights (7) and bonus (9), over row indices
-    in place of images: the appraisal, new priorities (B,) or None, and metrics.
+    """Eq. (3) to (7) and (9), with views as row indices instead of images. Returns the appraisal, new
+    priorities (B,) or None, and metrics.
 
     If the method needs curiosity, `query` and `next_query` (B, D) are features of the anchors of o_t
     and o_(t+1), and `keys` (2 K B - B, D) are those of all rows except the anchors of o_t.
@@ -176,8 +176,8 @@ def appraise_encoded(
 
 
 def twin_q_loss(q1: Tensor, q2: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor, Metrics]:
-    """Eq. (1) with uniform weights (V, B), Eq. (7) with those of curiosity, for both Q-functions
-    (V B,) and the target (B,)."""
+    """The summed loss of both Q-functions, `q1` and `q2` (V B,), for the target (B,): Eq. (1) if the
+    weights (V, B) are uniform, Eq. (7) if they come from curiosity."""
     q1, q2 = q1.view_as(weights), q2.view_as(weights)
     loss = equations.q_loss(q1, target, weights) + equations.q_loss(q2, target, weights)
     metrics = {"critic_loss": loss, "q_mean": q1.mean(), "target_mean": target.mean()}
@@ -211,8 +211,8 @@ def export_policy(
     seed: int,
     num_steps: int,
 ) -> ExportedPolicy:
-    """The policy and its actions on a rollout. The environment executes random actions, so that the
-    observations differ even if those of the policy do not change anything."""
+    """The policy as a module, and its actions on a rollout. The environment executes random actions
+    instead, so that observations vary even if the policy's actions have no effect."""
     random = np.random.default_rng(seed)
     frames = deque([env.reset(seed)] * frame_stack, frame_stack)
     stacks, actions = [], []

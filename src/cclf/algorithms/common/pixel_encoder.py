@@ -1,5 +1,5 @@
-"""Networks that SAC and DrQ-v2 share: the published convolutions or a custom encoder, which is
-imported by its name and checked once, the layer after them, and an MLP."""
+"""Networks that SAC and DrQ-v2 share: the published convolutions, a custom encoder (imported by name and
+checked once), the layer that follows either of them, and an MLP."""
 
 import copy
 from collections.abc import Callable
@@ -44,8 +44,9 @@ class ConvEncoder(nn.Module):
     """3x3 convolutions, the first with stride 2, each with a ReLU: uint8 pixels to features (N, H),
     the feature map flattened with its channels last.
 
-    `convolutions` computes them: `reference_convolutions` or, in bfloat16 with float32 sums,
-    `paired_convolutions`. `split_convolutions` computes some of them without gradient.
+    `convolutions` is the function that computes the layers: `reference_convolutions` or, in bfloat16
+    with float32 sums, `paired_convolutions`. `split_convolutions` does the same, but for some of the
+    images without gradient.
     """
 
     __call__: Callable[..., Tensor]
@@ -125,8 +126,8 @@ class EncoderHead(nn.Module):
 
 
 class CustomEncoder(nn.Module):
-    """A user's module, which sets its own initial weights: uint8 pixels to features (N, D). Its input
-    is x / 255 - `pixel_offset`."""
+    """A user's module: uint8 pixels to features (N, D). Its input is x / 255 - `pixel_offset`. The module
+    initializes its own weights."""
 
     __call__: Callable[..., Tensor]
 
@@ -153,14 +154,14 @@ def _normalize(pixels: Tensor, pixel_offset: float, dtype: torch.dtype) -> Tenso
 
 
 def make_pixel_encoder(
-    config: Config[OffPolicySettings], wrap: Compiler, pixel_offset: float = 0.0
+    config: Config[OffPolicySettings], compiler: Compiler, pixel_offset: float = 0.0
 ) -> ConvEncoder | CustomEncoder:
-    """The published convolutions, compiled by `wrap`, or the run's custom encoder."""
+    """The published convolutions, compiled by `compiler`, or the run's custom encoder."""
     settings = config.algorithm
     channels, pixels = 3 * config.env.frame_stack, config.env.crop_pixels
     if settings.encoder:
         return make_custom_encoder(settings.encoder, channels, pixels, pixel_offset)
-    convolutions, split = select_kernels(config.precision, wrap)
+    convolutions, split = select_kernels(config.precision, compiler)
     sizes = (channels, pixels, settings.conv_layers, settings.conv_filters)
     return ConvEncoder(*sizes, convolutions, pixel_offset, split)
 
@@ -177,7 +178,7 @@ def make_custom_encoder(
     try:
         module = make(channels, pixels)
         out_dim = _check_encoder(f"encoder={name}", module, inputs)
-        copy.deepcopy(module)  # as for a target network
+        copy.deepcopy(module)  # a target network is made this way
     except ConfigError:
         raise
     except Exception as error:  # the user's code may raise anything

@@ -1,9 +1,9 @@
 """DrQ-v2 (Yarats et al., 2021), learning from an appraisal.
 
-This module does not know which method runs: with every piece off the appraisal holds one shifted
-view of each observation, and the update is the published one. There is no target encoder, so one
-encoder serves belief, target, critic and actor: each view is encoded once, before any step of the
-update. `tests/reference_drqv2.py` is the same update in its plainest form.
+The update is the same for all methods. With every piece of CCLF turned off, the appraisal holds one
+shifted view of each observation, and the update is the published one. There is no target encoder:
+belief, target, critic and actor share one encoder, so each view is encoded once, before any optimizer
+step. `tests/reference_drqv2.py` is a simple, slow implementation of the same update.
 """
 
 import copy
@@ -37,13 +37,13 @@ from cclf.training.seeding import seeded_weights
 from cclf.types import Batch, Metrics, UpdateResult
 
 PIXEL_OFFSET = 0.5  # the encoder's input is x / 255 - 0.5
-ACTION_LIMIT = 1.0 - 1e-6  # actions stay this far inside [-1, 1]
+ACTION_LIMIT = 1.0 - 1e-6  # actions are clamped to [-ACTION_LIMIT, ACTION_LIMIT]
 
 
 def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: int) -> Tensor:
     """Standard deviation of the noise on actions after `agent_steps`.
 
-        σ(t) = σ_first + min(t / T, 1) (σ_last − σ_first)
+        σ(t) = σ_first + min(t / T, 1) (σ_last − σ_first)        T = fade_agent_steps
 
     >>> noise_std(torch.tensor([0.0, 50.0, 100.0, 200.0]), first=1.0, last=0.1, fade_agent_steps=100)
     tensor([1.0000, 0.5500, 0.1000, 0.1000])
@@ -55,7 +55,7 @@ def noise_std(agent_steps: Tensor, first: float, last: float, fade_agent_steps: 
 def noisy_action(
     mean: Tensor, noise: Tensor, std: Tensor, noise_clip: float | None = None
 ) -> Tensor:
-    """The policy's mean plus clipped noise, clamped to [-1, 1] without effect on the gradient.
+    """The policy's mean plus clipped noise, clamped to [-1, 1]. The clamping does not affect the gradient.
 
         a = clamp(μ + clip(σ ε, −c, c), −1, 1)        ∂a/∂μ = 1
 
@@ -70,8 +70,8 @@ def noisy_action(
 
 
 class DrQv2Features(NamedTuple):
-    """Features of the views by the encoder before any step of this update. F views are fixed: they
-    enter the losses whichever view is selected."""
+    """Features of the views, encoded before any optimizer step of this update. F views are fixed: they
+    enter the losses independently of the selection."""
 
     fixed: Tensor  # (F B, H) of o_t, with gradient
     next_fixed: Tensor  # (F B, H) of o_(t+n)
@@ -82,12 +82,12 @@ class DrQv2Features(NamedTuple):
 def appraise(
     agent: "DrQv2", features: DrQv2Features, batch: Batch, noise: UpdateNoise, env_steps: Tensor
 ) -> tuple[Appraisal[ViewIndex], Tensor | None, Metrics]:
-    """See `appraise_encoded`. Queries are features of the anchors by the critic's trunk, keys by
-    that of the target critic."""
+    """See `appraise_encoded`. The critic's trunk maps the anchors' features to queries, the target
+    critic's trunk maps features to keys."""
     query = next_query = keys = None
     if features.others is not None:
         batch_size = len(batch.reward)
-        # detached: under no_grad a slice would claim a gradient that it does not have
+        # Detached, because under no_grad a slice of `fixed` would still have requires_grad=True.
         query = agent.critic.trunk(features.fixed.detach()[:batch_size])
         next_query = agent.critic.trunk(features.next_fixed[:batch_size])
         keys = agent.target_critic.trunk(features.others)
@@ -104,8 +104,8 @@ def q_target(
     noise: Tensor,
     std: Tensor,
 ) -> Tensor:
-    """y (B,) of Eq. (2) and (7) over n steps, from features (V B, H) of the next views. `bonus` (B,),
-    `weights` (V, B), standard normal `noise` (V, B, A) and its scale `std`."""
+    """The n-step target y (B,) of Eq. (2) and (7), from features (V B, H) of the next views, `bonus` (B,),
+    `weights` (V, B), and standard normal `noise` (V, B, A) that is multiplied by `std`."""
     settings, target = agent.settings, agent.target_critic
     mean = agent.actor(features)
     action = noisy_action(mean, noise.flatten(0, 1), std, settings.update_noise_clip)
@@ -135,8 +135,8 @@ def critic_loss(
     key: Tensor | None,
     curiosity: Tensor,
 ) -> tuple[Tensor, Metrics]:
-    """Eq. (1) and (7), from `q_values`. With key features (B, D) the contrastive loss (8) is added:
-    encoder, trunk and belief learn from both in one step."""
+    """The loss of Eq. (1) or (7), from the results of `q_values`. If there are key features (B, D), the
+    contrastive loss (8) is added, so that one step trains encoder, trunk and belief on both."""
     loss, metrics = twin_q_loss(q1, q2, target, weights)
     if key is not None:
         contrastive = agent.framework.contrastive_loss(z[: len(key)], key, curiosity)
@@ -148,7 +148,8 @@ def critic_loss(
 def actor_loss(
     agent: "DrQv2", features: Tensor, noise: Tensor, std: Tensor
 ) -> tuple[Tensor, Metrics]:
-    """On features (B, H) of the anchors from before the critic's step, by the critic after it."""
+    """The actor's loss on features (B, H) of the anchors. The features were encoded before the critic's
+    step; the critic is the one after its step."""
     action = noisy_action(agent.actor(features), noise, std, agent.settings.update_noise_clip)
     q1, q2 = agent.critic.q_values(agent.critic.trunk(features), action)
     loss = -torch.minimum(q1, q2).mean()
@@ -201,10 +202,10 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         self.critic_parameters: list[Tensor] = list(self.critic.parameters())
         if config.method.contrastive:
             self.critic_parameters += self.framework.parameters()
-        learned = [*trainable_parameters(self.encoder), *self.critic_parameters]
+        critic_and_encoder = [*trainable_parameters(self.encoder), *self.critic_parameters]
         rate = settings.learning_rate
         self.optimizers = {
-            "critic": self.optimizer_class(learned, rate, compiler=compiler),
+            "critic": self.optimizer_class(critic_and_encoder, rate, compiler=compiler),
             "actor": self.optimizer_class(self.actor.parameters(), rate, compiler=compiler),
         }
 
@@ -220,11 +221,12 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         # Eq. (3) to (6), (9), and the weights of (7)
         appraisal, priority, metrics = self._appraise(self, features, batch, noise, env_steps)
 
-        learned, next_features = self._critic_features(views, features, appraisal)  # (V B, H) each
+        # (V B, H) each
+        critic_features, next_features = self._critic_features(views, features, appraisal)
         action = batch.action.repeat(len(appraisal.views.rows), 1)
         with concurrent_streams() as (critic_stream, target_stream):
             with critic_stream:
-                z, q1, q2 = self._q_values(self.critic, learned, action)  # (V B, D), (V B,)
+                z, q1, q2 = self._q_values(self.critic, critic_features, action)  # (V B, D), (V B,)
             with target_stream, torch.no_grad():
                 key = self.key_features(views, appraisal) if self.method.contrastive else None
                 bonus, next_weights = appraisal.bonus, appraisal.next_weights
@@ -235,17 +237,17 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
             self, z, q1, q2, target, appraisal.weights, key, appraisal.curiosity
         )
 
-        # The backward pass in two parts: given the gradient of the features, the encoder's step and the
+        # The backward pass is split at the features: given their gradient, the encoder's step and the
         # other steps are independent.
         *critic_gradients, feature_gradient = torch.autograd.grad(
-            loss, [*self.critic_parameters, learned]
+            loss, [*self.critic_parameters, critic_features]
         )
         anchors = features.fixed[: len(batch.reward)].detach()
         encoder_parameters = trainable_parameters(self.encoder)
         with concurrent_streams() as (encoder_stream, actor_stream):
             with encoder_stream:
                 encoder_gradients = torch.autograd.grad(
-                    learned, encoder_parameters, feature_gradient
+                    critic_features, encoder_parameters, feature_gradient
                 )
                 self.optimizers["critic"].step(encoder_parameters, encoder_gradients)
             with actor_stream:
@@ -267,8 +269,8 @@ class DrQv2(PixelActorCritic[Drqv2Config]):
         return noise_std(agent_steps, *bounds, settings.noise_agent_steps)
 
     def encode(self, views: LazyCrops, batch_size: int) -> DrQv2Features:
-        """Features of the fixed views, and with curiosity those of all views, in one pass: a GPU is
-        faster on large batches."""
+        """Features of the fixed views and, if the method needs curiosity, of all views. All are encoded in
+        one pass, because a GPU is faster on large batches."""
         num_fixed = self.num_fixed_views * batch_size
         if not self.framework.needs_curiosity:
             rows = torch.arange(len(views.corners), device=views.corners.device).view(2, -1)

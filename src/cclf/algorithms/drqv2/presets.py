@@ -1,4 +1,4 @@
-"""DrQ-v2 and what can be put on top of it, and what its authors set for each task."""
+"""The methods on DrQ-v2, and the settings of its authors for each task."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from cclf.algorithms.base import (
     Method,
     Overrides,
     cclf_with_pieces,
+    control_methods,
     index_by_name,
-    methods_with_measure,
 )
 
 DEFAULTS = Defaults(
@@ -19,19 +19,19 @@ DEFAULTS = Defaults(
 )
 
 _PLAIN = cclf_with_pieces() | {"views": 1}
-_CCLF = Method("drq-v2+cclf", "with all four pieces of CCLF", {})
+_CCLF = Method("drq-v2+cclf", "DrQ-v2 with all four pieces of CCLF", {})
 METHODS = index_by_name(
     Method("drq-v2", "DrQ-v2 as published: one shifted view", _PLAIN | {"contrastive": False}),
-    Method("drq-v2+curl", "with a second view as the key of a contrastive loss", _PLAIN),
+    Method("drq-v2+curl", "DrQ-v2 with a contrastive loss, whose key is a second view", _PLAIN),
     _CCLF,
     *(
         replace(ablation, name=f"drq-v2+{ablation.name}", summary=f"DrQ-v2, {ablation.summary}")
         for ablation in ABLATIONS
     ),
-    *methods_with_measure(_CCLF, *CONTROLS),
+    *control_methods(_CCLF, *CONTROLS),
 )
 
-# Its authors' three classes of tasks: how long noise fades, in agent steps, and the budget.
+# DrQ-v2's three classes of tasks.
 EASY = (
     *("cartpole-balance", "cartpole-balance_sparse", "cartpole-swingup", "ball_in_cup-catch"),
     *("finger-spin", "hopper-stand", "pendulum-swingup", "walker-stand", "walker-walk"),
@@ -42,7 +42,7 @@ MEDIUM = (
     *("reacher-hard", "walker-run"),
 )
 HARD = ("humanoid-stand", "humanoid-walk", "humanoid-run")
-_CLASSES = (
+_CLASSES = (  # tasks, agent steps over which the noise decreases, and budget in environment steps
     (EASY, 100_000, 1_100_000),
     (MEDIUM, 500_000, 3_100_000),
     (HARD, 2_000_000, 30_100_000),
@@ -60,7 +60,7 @@ _TOY: Overrides = {
     "noise_agent_steps": 1_000,
 }
 
-# Half the frame, a quarter of the width and of the batch; measured in docs/performance.md.
+# Half the frame size, a quarter of the hidden width and of the batch size; see docs/performance.md.
 SIZES = {
     "small": Defaults(
         env={"frame_pixels": 42, "crop_pixels": 42},

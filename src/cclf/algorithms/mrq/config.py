@@ -1,4 +1,4 @@
-"""The settings of MR.Q: those of its authors' code (github.com/facebookresearch/MRQ)."""
+"""The settings of MR.Q, with the defaults of its authors' code (github.com/facebookresearch/MRQ)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,11 +20,13 @@ from cclf.validation import (
     excludes,
 )
 
-_of_pixels = excludes("observe", "state")
-RULES: dict[str, Rule] = {  # when an option has an effect; one without a rule always has
+_needs_pixels = excludes("observe", "state")
+RULES: dict[
+    str, Rule
+] = {  # when each option has an effect; an option without a rule always has one
     **cclf_inactive_rules("MR.Q"),
     "crop_pixels": always_inactive("MR.Q, which does not crop frames"),
-    **dict.fromkeys(("frame_pixels", "shift_pixels", "conv_filters"), _of_pixels),
+    **dict.fromkeys(("frame_pixels", "shift_pixels", "conv_filters"), _needs_pixels),
     "infonce_temperature": excludes("infonce_coefficient", 0.0),
 }
 
@@ -37,22 +39,22 @@ class MrqConfig(ReplaySettings):
     supported_observations: ClassVar[tuple[ObservationType, ...]] = ("pixels", "state")
     rules: ClassVar[Mapping[str, Rule]] = RULES
     new_priority: ClassVar[Literal["one", "max"]] = "max"
-    # The scale of rewards and the decay of priorities are not in the memory of a graph.
+    # A CUDA graph would not see changes of the reward scale and of decaying priorities.
     supports_cuda_graphs: ClassVar[bool] = False
 
     batch_size: PositiveInt = 256
     """Transitions in each value and policy update, and subsequences in each encoder update."""
     warmup_agent_steps: StepCount = 10_000
-    """Uniform random actions, no update."""
+    """Agent steps at the start with uniform random actions and without updates."""
     replay_capacity_transitions: StepCount = 1_000_000
-    """Transitions that the replay keeps; the oldest leave first."""
+    """Transitions that the replay holds; the oldest are overwritten first."""
     n_steps: Annotated[int, Range(1, 100)] = 3
-    """Rewards in a return before the value of the state that follows."""
+    """Number of rewards in the n-step return, before it bootstraps."""
     horizon_steps: Annotated[int, Range(1, 100)] = 5
     """Steps over which the encoder's model is unrolled in its loss."""
     target_every_updates: StepCount = 250
-    """Updates between two copies of the networks into their targets. Each copy is followed by as many
-    encoder updates."""
+    """Updates between two copies of the networks to the target networks. Each copy is followed by the
+    same number of encoder updates."""
     encoder_learning_rate: Positive = 1e-4
     """Learning rate of the encoder and its model."""
     learning_rate: Positive = 3e-4
@@ -62,7 +64,7 @@ class MrqConfig(ReplaySettings):
     weight_decay: ZeroOrMore = 1e-4
     """Weight decay of value and policy (AdamW)."""
     max_gradient_norm: ZeroOrMore = 20.0
-    """Largest norm of the value gradient; 0 does not clip it."""
+    """Gradients of the Q-functions are clipped to this norm; 0 turns clipping off."""
     dynamics_coefficient: ZeroOrMore = 1.0
     """Weight of the error of the predicted next features in the encoder loss."""
     reward_coefficient: ZeroOrMore = 0.1
@@ -80,9 +82,10 @@ class MrqConfig(ReplaySettings):
     priority_exponent: Fraction = 0.4
     """Exponent of the TD error in the replay priority; errors below 1 count as 1."""
     priority_decay: Annotated[float, Range(0, 1, exclusive_minimum=True)] = 1.0
-    """Factor on the replay priority for each transition added since, at least 0.1 in total."""
+    """A priority is multiplied by this for each transition that is added to the replay after it, down to
+    a tenth of its value."""
     shift_pixels: Annotated[int, Range(1, 64)] = 4
-    """Pixels that an image may be shifted by, either way; the border is replicated."""
+    """Largest random shift of an image, in each direction; the border is replicated."""
     conv_filters: PositiveInt = 32
     """Channels of each convolution."""
     feature_dim: PositiveInt = 512

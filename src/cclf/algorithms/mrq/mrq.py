@@ -1,9 +1,9 @@
-"""MR.Q (Fujimoto et al., 2025): values and a policy on features that are trained to predict what
-follows. DR.Q (Lyu et al., 2026) is a preset of it.
+"""MR.Q (Fujimoto et al., 2025): Q-functions and a policy on features that are trained to predict the
+next features, reward and termination. DR.Q (Lyu et al., 2026) is a preset of it.
 
-Every `target_every_updates` updates the networks are copied into their targets, and the encoder is
-trained on as many batches of subsequences. In between it is fixed, while value and policy are trained
-on n-step transitions.
+Every `target_every_updates` updates the networks are copied to the target networks, and the encoder is
+trained on `target_every_updates` batches of subsequences. Between these times the encoder is fixed, and
+only Q-functions and policy are trained, on n-step transitions.
 """
 
 import copy
@@ -53,8 +53,8 @@ def symexp_bins(count: int, limit: float, device: torch.device) -> Tensor:
 
 
 def two_hot(values: Tensor, bins: Tensor) -> Tensor:
-    """Each value (...) as weights (..., bins) of the two bins around it, which average to the value.
-    Values outside of the bins count as the outermost bin.
+    """Each value (...) as weights (..., bins) of its two neighboring bins, whose weighted mean is the
+    value. Values outside the range of the bins count as the outermost bin.
 
     >>> two_hot(torch.tensor([0.25, 9.0]), torch.tensor([-1.0, 0.0, 1.0]))
     tensor([[0.0000, 0.7500, 0.2500],
@@ -74,8 +74,8 @@ def reward_loss(logits: Tensor, reward: Tensor, bins: Tensor) -> Tensor:
 
 
 def infonce_loss(predicted: Tensor, true: Tensor, temperature: float) -> Tensor:
-    """For each sample the cross-entropy (B,) of recognizing its own next features (B, D) among those of
-    the batch, by cosine similarity."""
+    """The InfoNCE loss (B,): the cross-entropy of classifying which of the `true` next features (B, D) of
+    the batch belong to each sample, with cosine similarities / temperature as logits."""
     predicted, true = F.normalize(predicted, dim=1), F.normalize(true, dim=1)
     return -(predicted @ true.T / temperature).log_softmax(1).diagonal()
 
@@ -102,19 +102,20 @@ class MrqNoise(NamedTuple):
     """All random numbers of one update of value and policy."""
 
     target: Tensor  # (B, A) standard normal noise on the target's actions
-    corners: Tensor | None = None  # (2, B, 2) shifts of o_t and o_(t+n); None of state
-    target_gumbel: Tensor | None = None  # (B, A) where actions are discrete
+    corners: Tensor | None = None  # (2, B, 2) shifts of o_t and o_(t+n); None for state vectors
+    target_gumbel: Tensor | None = None  # (B, A) if actions are discrete
     policy_gumbel: Tensor | None = None  # (B, A)
 
 
 def encoder_losses(
-    agent: "MrQ", z_s: Tensor, next_z_s: Tensor, batch: SequenceBatch, terminates: Tensor
+    agent: "MrQ", z_s: Tensor, next_z_s: Tensor, batch: SequenceBatch, has_termination: Tensor
 ) -> Metrics:
     """The encoder loss and its four terms, from features z_s (B, D) of the first observation and
-    the target encoder's features (T, B, D) of those that follow.
+    the target encoder's features (T, B, D) of the following T observations.
 
     The model is unrolled from the first observation. Steps after a termination do not count.
-    `terminates` is 1 once a termination is in the replay; before, its prediction is not trained.
+    `has_termination` is 1 if the replay contains a termination, otherwise 0: then the prediction of
+    terminations is not trained.
     """
     settings = agent.settings
     dynamics = reward = termination = infonce = z_s.new_zeros(())
@@ -132,7 +133,7 @@ def encoder_losses(
     loss = (
         settings.dynamics_coefficient * dynamics
         + settings.reward_coefficient * reward
-        + settings.termination_coefficient * terminates * termination
+        + settings.termination_coefficient * has_termination * termination
         + settings.infonce_coefficient * infonce
     )
     return dict(zip(ENCODER_METRICS, (loss, dynamics, reward, termination, infonce), strict=True))
@@ -140,17 +141,18 @@ def encoder_losses(
 
 @torch.no_grad()
 def q_target(agent: "MrQ", batch: Batch, next_z_s: Tensor, noise: MrqNoise) -> Tensor:
-    """y (B,), from the target encoder's features (B, D) of the observation n steps later.
+    """The target y (B,), from the target encoder's features (B, D) of the observation n steps later.
 
         y = (sum_i gamma^i r_i + gamma^n (1 - d) s' min_k Q'_k(z_sa')) / s
 
-    s is the mean absolute reward of the replay, s' the one when the targets were copied before.
+    s is the mean absolute reward of the replay at the latest copy to the target networks, s' that at
+    the copy before it, and d is 1 after a termination.
     """
     settings, targets = agent.settings, agent.targets
     clip = settings.target_noise_clip * agent.noise_scale
-    shift = noise.target * settings.target_noise_std * agent.noise_scale
+    action_noise = noise.target * settings.target_noise_std * agent.noise_scale
     action = agent.action(targets["policy"](next_z_s), noise.target_gumbel)
-    action = agent.to_valid_action(action + shift.clamp(-clip, clip))
+    action = agent.to_valid_action(action + action_noise.clamp(-clip, clip))
     value = targets["critic"](targets["model"](next_z_s, action)).amin(0)
     value = value * agent.target_reward_scale * settings.discount**settings.n_steps
     y: Tensor = (batch.n_step_return + batch.continuation * value) / agent.reward_scale
@@ -167,7 +169,7 @@ def policy_loss(agent: "MrQ", z_s: Tensor, gumbel: Tensor | None) -> Tensor:
 
 
 class MrQ:
-    """Encoder, model, policy and critic, their targets and optimizers."""
+    """Encoder, model, policy and critic, their target networks and optimizers."""
 
     metric_names: tuple[str, ...] = (
         *("critic_loss", "gradient_norm", "q_mean", "target_mean", "policy_loss"),
@@ -178,7 +180,7 @@ class MrQ:
         self.settings, settings = config.algorithm, config.algorithm
         self.is_discrete = spec.num_actions is not None
         self.action_dim = spec.num_actions or spec.action_dim
-        # Discrete actions are in [0, 1], continuous ones in [-1, 1].
+        # The range of one-hot actions, [0, 1], is half that of continuous ones, [-1, 1].
         self.noise_scale = 0.5 if self.is_discrete else 1.0
         self.pixels = None if spec.state_dim else config.env.frame_pixels
         stack, features = config.env.frame_stack, settings.feature_dim
@@ -230,7 +232,7 @@ class MrQ:
     # --- actions
 
     def action(self, preactivation: Tensor, gumbel: Tensor | None) -> Tensor:
-        """Actions (B, A) of the policy network's output: tanh, or a Gumbel-softmax sample."""
+        """Actions (B, A) from the policy network's output: its tanh, or a Gumbel-softmax sample."""
         if gumbel is None:
             return preactivation.tanh()
         return gumbel_softmax(preactivation, gumbel, self.settings.gumbel_temperature)
@@ -276,7 +278,7 @@ class MrQ:
         )
 
     def update(self, batch: Batch, noise: MrqNoise, env_steps: Tensor) -> UpdateResult:  # noqa: ARG002
-        """One step of value and policy on a batch of n-step transitions."""
+        """One step of Q-functions and policy on a batch of n-step transitions."""
         with torch.no_grad():
             frames = torch.stack([batch.observation, batch.next_observation])
             observation, next_observation = self.shift(frames, noise.corners)
@@ -306,12 +308,12 @@ class MrQ:
         return UpdateResult(metrics, lap_priority(td_errors, self.settings.priority_exponent))
 
     def before_update(self, replay: Replay, generators: Generators) -> None:
-        """Every `target_every_updates` updates: copy the targets, then train the encoder."""
+        """Every `target_every_updates` updates: copy the networks to the targets, and train the encoder."""
         settings = self.settings
         if self.updates % settings.target_every_updates:
             return
         self.copy_targets(replay.mean_absolute_reward())
-        terminates = replay.has_termination()
+        has_termination = replay.has_termination()
         total = torch.zeros_like(self.encoder_metrics)
         for _ in range(settings.target_every_updates):
             batch = replay.sample_sequences(
@@ -320,7 +322,7 @@ class MrQ:
             corners = self._corners(
                 1 + settings.horizon_steps, settings.batch_size, generators["augment"]
             )
-            metrics = self.update_encoder(batch.to(self.bins.device), corners, terminates)
+            metrics = self.update_encoder(batch.to(self.bins.device), corners, has_termination)
             total += torch.stack([metrics[name].detach() for name in ENCODER_METRICS])
         self.encoder_metrics = total / settings.target_every_updates
 
@@ -331,7 +333,7 @@ class MrQ:
             self.reward_scale = mean_absolute_reward.clamp_min(MIN_REWARD_SCALE)
 
     def update_encoder(
-        self, batch: SequenceBatch, corners: Tensor | None, terminates: Tensor
+        self, batch: SequenceBatch, corners: Tensor | None, has_termination: Tensor
     ) -> Metrics:
         """One step of encoder and model on a batch of subsequences."""
         observations = self.shift(batch.observations, corners)
@@ -340,12 +342,12 @@ class MrQ:
             next_z_s = self.targets["encoder"](following.flatten(0, 1))
             next_z_s = next_z_s.view(*following.shape[:2], -1)  # (T, B, D)
         z_s = self.encoder(observations[0])
-        metrics = encoder_losses(self, z_s, next_z_s, batch, terminates)
+        metrics = encoder_losses(self, z_s, next_z_s, batch, has_termination)
         backward_and_step(metrics["encoder_loss"], self.optimizers["encoder"])
         return metrics
 
     def shift(self, observations: Tensor, corners: Tensor | None) -> Tensor:
-        """Each image of (N, B, C, H, W) shifted, its border replicated; states (N, B, S) as they are."""
+        """Images (N, B, C, H, W) shifted, with a replicated border; states (N, B, S) are not changed."""
         if corners is None or self.pixels is None:
             return observations
         images = observations.flatten(0, 1)

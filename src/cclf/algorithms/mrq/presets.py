@@ -13,7 +13,7 @@ METHODS = index_by_name(
     Method("mr-q", "MR.Q as published (Fujimoto et al., 2025)", {}),
     Method(
         "dr-q",
-        "DR.Q as published (Lyu et al., 2026): MR.Q with an InfoNCE loss and fading priorities",
+        "DR.Q as published (Lyu et al., 2026): MR.Q with an InfoNCE loss and decaying priorities",
         {},
         {
             "infonce_coefficient": 0.1,
@@ -30,7 +30,7 @@ METHODS = index_by_name(
     ),
 )
 
-_NARROW: Overrides = {
+_SMALL: Overrides = {
     "batch_size": 64,
     "warmup_agent_steps": 1_000,
     "feature_dim": 128,
@@ -41,7 +41,7 @@ _NARROW: Overrides = {
 SIZES = {
     "small": Defaults(
         env={"frame_pixels": 42, "crop_pixels": 42},
-        settings=_NARROW | {"conv_filters": 16, "shift_pixels": 2},
+        settings=_SMALL | {"conv_filters": 16, "shift_pixels": 2},
     )
 }
 
@@ -51,7 +51,7 @@ def task_defaults(task: str) -> Defaults:
     if suite == "toy":
         return Defaults(
             env={"frame_pixels": 32, "crop_pixels": 32},
-            settings=_NARROW | {"warmup_agent_steps": 200, "shift_pixels": 1},
+            settings=_SMALL | {"warmup_agent_steps": 200, "shift_pixels": 1},
         )
     if suite == "gym":
         return Defaults(env={"action_repeat": 1})

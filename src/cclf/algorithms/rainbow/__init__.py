@@ -109,7 +109,7 @@ class RainbowAlgorithm(BaseAlgorithm[RainbowConfig]):
     def benchmark(self) -> Benchmark:
         from cclf.algorithms.rainbow import bench
 
-        return Benchmark(bench.Options, bench.bench, bench.FIGURE, bench.UNIT)
+        return Benchmark(bench.Options, bench.bench, bench.REPORT_KEY, bench.UNIT)
 
 
 ALGORITHM = RainbowAlgorithm()

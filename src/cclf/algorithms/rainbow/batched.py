@@ -29,9 +29,9 @@ from cclf.config import Config
 from cclf.training.cuda_graphs import Compiler, uncompiled
 from cclf.types import GameBatch, Metrics, StateDict
 
-# The networks of a run, each of which has one row, and the prefixes of their parameter names.
+# The networks of a run and the prefixes of their parameter names. Each network is stored as one row.
 NETWORKS = {"online": ("framework.", "online."), "target": ("target_",), "momentum": ("momentum_",)}
-ALIGNMENT = 64  # a parameter begins at a multiple, as matrix units and wide reads of a GPU need it
+ALIGNMENT = 64  # parameters begin at multiples of this, as tensor cores and vector loads require
 
 
 class FlatParameters:
@@ -43,7 +43,7 @@ class FlatParameters:
     """
 
     def __init__(self, module: RainbowLoss, prefixes: tuple[str, ...]):
-        """Of the parameters of `module` whose names begin with one of `prefixes`."""
+        """The network has the parameters of `module` whose names begin with one of `prefixes`."""
         named = module.named_parameters()
         self.shapes = {name: p.shape for name, p in named if name.startswith(prefixes)}
         self.sizes = [-(-shape.numel() // ALIGNMENT) * ALIGNMENT for shape in self.shapes.values()]
@@ -60,8 +60,8 @@ class FlatParameters:
         return {name: part[: shape.numel()].view(shape) for (name, shape), part in parts}
 
     def slice_in_online(self, online: "FlatParameters") -> slice:
-        """The part of an online row that this network is a copy of. It is contiguous because of the
-        order of modules in `RainbowNet`."""
+        """The part of an online row that is copied to this network. It is contiguous because of the order
+        of modules in `RainbowNet`."""
         _, _, first = next(iter(self.shapes)).partition("_")
         start = sum(online.sizes[: list(online.shapes).index(f"online.{first}")])
         return slice(start, start + sum(self.sizes))
@@ -78,7 +78,7 @@ class BatchedRainbow:
         dtype: torch.dtype = torch.float32,
         compiler: Compiler = uncompiled,
     ):
-        """`configs` differ in task and seed alone. `num_actions` of each game."""
+        """`configs` differ in task and seed alone. `num_actions` holds one number for each run's game."""
         self._act, self._compute_losses = compiler(act), compiler(compute_losses)
         self._optimizer_step = compiler(optimizer_step)
         modules = [
@@ -125,8 +125,8 @@ class BatchedRainbow:
         self.runs = [RunView(self, index, module) for index, module in enumerate(modules)]
 
     def act(self, observation: Tensor, update_index: Tensor, epsilon: Tensor) -> Tensor:
-        """Actions (S,) for frames (S, F, H, W): the best ones under the noise of this update, or
-        random ones with probability `epsilon`."""
+        """Actions (S,) for frame stacks (S, F, H, W): greedy with the noisy layers' noise of this update,
+        or random with probability `epsilon`."""
         return self._act(self, observation, update_index, epsilon)
 
     def update(
@@ -175,7 +175,7 @@ def compute_losses(
     env_steps: Tensor,
     beta: Tensor,
 ) -> LossOutput:
-    """The loss of every run: each field of the output has S in front."""
+    """The loss of every run; each field of the output has a leading dimension S."""
 
     def loss_of_run(
         rows: dict[str, Tensor],
@@ -224,11 +224,11 @@ def optimizer_step(rainbow: BatchedRainbow, gradient: Tensor) -> Tensor:
 
 
 class RunView:
-    """One run of a batch. Its state is that of a run by itself, so it can be loaded into a batch of
-    any size."""
+    """One run of a batch. Its state does not depend on the batch, so it can be loaded into a batch of any
+    size."""
 
     def __init__(self, batch: BatchedRainbow, index: int, module: RainbowLoss):
-        """`module` has the shapes of this run; its game may have fewer actions than others."""
+        """`module` has the parameter shapes of this run, whose game may have fewer actions than others."""
         self.batch, self.index = batch, index
         self._lengths = {name: len(p) for name, p in module.named_parameters()}
         self.networks = RunParameters(

@@ -1,6 +1,6 @@
-"""`cclf bench rainbow`: milliseconds per update of one run and of batches of runs. Parity is measured
-first: a batch against its runs one by one, and the compiled update in CUDA graphs against the plain
-one.
+"""`cclf bench rainbow`: milliseconds per update of one run and of batches of runs. Parity, the agreement
+of results, is measured first: a batch against its runs one by one, and the compiled update in CUDA
+graphs against the uncompiled one.
 """
 
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NUM_ACTIONS = 18  # the most that an Atari game has
 PARITY_RUNS, PARITY_UPDATES = 3, 8
 NUM_MEASUREMENTS = 5
-FIGURE, UNIT = "median_ms", "ms per update of one run"
+REPORT_KEY, UNIT = "median_ms", "ms per update of one run"
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,23 @@ class Options:
     stacks: tuple[Annotated[int, Range(1, 10_000)], ...] = (26, 104)
     """Numbers of runs in a batch."""
     precision: Literal["fp32", "tf32"] = "fp32"
-    """Of matrix products."""
+    """Precision of matrix products."""
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the GPU when there is one."""
     rounds: Annotated[int, Range(1, 1_000_000)] = 200
-    """Updates of every run in each of five measurements."""
+    """Number of updates of every run in each of five measurements."""
     replay_transitions: Annotated[int, Range(100, 10**12)] = 100_000
-    """Of each run; 0.71 GB per 100,000."""
+    """Capacity of each run's replay in transitions; 0.71 GB per 100,000."""
     deterministic: bool = False
-    """On a GPU, with the kernels of `cclf train --deterministic`."""
+    """On a GPU, use the kernels of `cclf train --deterministic`."""
     tiny: bool = False
-    """Small networks and frames, to try the benchmark itself."""
+    """Use small networks and frames, to test the benchmark itself."""
     json: bool = False
-    """One JSON document on standard output."""
+    """Write one JSON document to standard output."""
 
 
 def bench(options: Options, make_env: "EnvFactory") -> dict[str, Any]:
-    """A report with the figures of each method under its name."""
+    """A report with the measurements of each method under its name."""
     from cclf.storage.manifest import origin
     from cclf.training import devices
 
@@ -129,14 +129,15 @@ def make_learner(
 def parity(
     config: Config[RainbowConfig], device: "torch.device", make_env: "EnvFactory"
 ) -> dict[str, float]:
-    """Differences of the parameters after some updates from the same replay, relative to the length
-    of their change: of a batch of three from its runs one by one, both plain and in float32; and of
-    the compiled update in CUDA graphs, in the configured precision, from the plain one."""
+    """Differences between parameters after some updates from the same replay, relative to the norm of
+    their change: between a batch of three runs and the same runs one by one, both uncompiled and in
+    float32; and between the compiled update in CUDA graphs, in the configured precision, and the
+    uncompiled one."""
     import torch
 
     from cclf.training import devices
 
-    plain = replace(
+    uncompiled = replace(
         config.with_settings(precision="fp32"),
         run=replace(config.run, cuda_graphs=False, compile=False),
     )
@@ -152,13 +153,13 @@ def parity(
         return rows.detach() - before
 
     seeds = range(PARITY_RUNS)
-    together = change(plain, seeds)
-    alone = torch.cat([change(plain, [seed]) for seed in seeds])
-    fast = change(config, seeds)
-    length = together.norm()
+    together = change(uncompiled, seeds)
+    one_by_one = torch.cat([change(uncompiled, [seed]) for seed in seeds])
+    compiled = change(config, seeds)
+    norm = together.norm()
     return {
-        "stack_relative_difference": float((together - alone).norm() / length),
-        "fast_relative_difference": float((together - fast).norm() / length),
+        "stack_relative_difference": float((together - one_by_one).norm() / norm),
+        "fast_relative_difference": float((together - compiled).norm() / norm),
     }
 
 
@@ -169,7 +170,7 @@ def _time_updates(
     rounds: int,
     make_env: "EnvFactory",
 ) -> dict[str, float]:
-    """Milliseconds of one update of every run, with replay, random numbers and priorities."""
+    """Times of one update of every run, including replay, random numbers and priorities."""
     from cclf.training.devices import synchronize
 
     learner = make_learner([replace(config, seed=seed) for seed in range(runs)], device, make_env)

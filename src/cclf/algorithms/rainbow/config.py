@@ -43,7 +43,7 @@ def _coefficients_differ(values: Values) -> str:
     )
 
 
-# When each option has an effect; one without a rule always has.
+# When each option has an effect; an option without a rule always has one.
 RULES: dict[str, Rule] = {
     "negatives": GRID_ONLY,
     "augmentation": _learns_from_views,
@@ -112,37 +112,37 @@ class RainbowConfig(AlgorithmSettings):
     learn_start_agent_steps: StepCount = 1_600
     """The first update follows this agent step."""
     warmup_policy: Literal["noisy-net", "uniform"] = "noisy-net"
-    """Before the first update: the untrained network (CURL's code), or uniform random actions (the
-    CCLF paper)."""
+    """Policy before the first update: the untrained noisy network (CURL's code), or uniform random actions
+    (the CCLF paper)."""
     updates_per_agent_step: PositiveInt = 1
     """Updates after each agent step."""
     replay_capacity_transitions: StepCount = 100_000
-    """Transitions that the replay holds; the oldest are removed first."""
+    """Transitions that the replay holds; the oldest are overwritten first."""
     replay_device: Literal["auto", "cpu", "cuda"] = "auto"
-    """The device of its frames; auto: the GPU if they fit there."""
+    """Device that stores the frames of the replay; auto: the GPU if they fit there."""
     discount: Fraction = 0.99
-    """Of future rewards, per agent step."""
+    """Discount factor per agent step."""
     n_steps: PositiveInt = 20
-    """Rewards in a return before it bootstraps."""
+    """Number of rewards in the n-step return, before it bootstraps."""
     n_step_bug: bool = False
     """Keep CURL's bug: no bootstrap if the step after the n-th ended the episode."""
     base_replay: Literal["td-error", "uniform"] = "td-error"
     """How replay is sampled if curiosity does not prioritise it."""
     priority_exponent: Fraction = 0.5
-    """Of TD-error priorities; curiosity is used without an exponent."""
+    """Exponent of TD-error priorities. Priorities by curiosity have no exponent."""
     importance_sampling: bool = False
-    """Weight each sample by (N P)^-beta, divided by the largest of the batch: Rainbow's correction of
-    its TD-error priorities."""
+    """Weight each sample's loss by (N P)^-beta, divided by the largest weight of the batch: Rainbow's
+    correction of the bias of prioritized sampling."""
     importance_beta: Fraction = 0.4
     """Beta of the importance weights at the start of learning."""
     importance_beta_agent_steps: StepCount = 98_400
     """Agent steps after the start of learning in which beta rises to 1."""
     learning_rate: Positive = 1e-4
-    """Of Adam, for all parameters."""
+    """Learning rate of Adam, for all parameters."""
     adam_epsilon: Positive = 1.5e-4
     """Epsilon of Adam."""
     max_gradient_norm: Positive = 10.0
-    """Larger gradients are scaled to this norm."""
+    """Gradients are clipped to this norm."""
     target_every_agent_steps: StepCount = 2_000
     """Agent steps between two updates of the target network."""
     key_ema_rate: Fraction = 0.001
@@ -152,7 +152,7 @@ class RainbowConfig(AlgorithmSettings):
     hidden_dim: PositiveInt = 256
     """Width of the hidden layers of the value heads."""
     distributional: bool = True
-    """C51 with cross-entropy, or plain Q values with a Huber loss."""
+    """Learn C51's distribution with a cross-entropy loss; if off, Q values with a Huber loss."""
     atoms: Annotated[int, Range(2, 10_000)] = 51
     """Atoms of C51's distribution."""
     value_max: Positive = 10.0
@@ -160,7 +160,7 @@ class RainbowConfig(AlgorithmSettings):
     noisy: bool = True
     """Explore by noisy layers."""
     noisy_sigma: ZeroOrMore = 0.1
-    """Initial scale of their noise."""
+    """Initial scale of the noise of noisy layers."""
     dueling: bool = True
     """Split Q into value and advantage."""
     double_q: bool = True
@@ -179,7 +179,8 @@ class RainbowConfig(AlgorithmSettings):
     """Multiply each view by 1 + scale * N, where N is standard normal, clipped to [-2, 2]: 0.05 in
     DrQ."""
     contrastive_list: Literal["cclf", "curl"] = "cclf"
-    """The table of coefficients per game; the two papers disagree, see docs/algorithms.md."""
+    """Table that the weight of the contrastive loss in each game is taken from, `cclf_coefficient` or
+    `curl_coefficient`; see docs/algorithms.md."""
     cclf_coefficient: ZeroOrMore = 1e-4
     """Weight of the contrastive loss in the table of the CCLF paper."""
     curl_coefficient: ZeroOrMore = 1.0
@@ -191,7 +192,7 @@ class RainbowConfig(AlgorithmSettings):
     logit_scale: Positive = 0.1
     """Factor of the logits of belief and contrastive loss."""
     precision: Literal["auto", "fp32", "tf32"] = "auto"
-    """Of matrix products; tf32 rounds their factors to 11 bits, sums in float32, and needs a
+    """Precision of matrix products; tf32 rounds their factors to 11 bits, sums in float32, and needs a
     GPU. auto: tf32 on a GPU, fp32 on a CPU."""
     contrastive_joins_td: bool = False
     """Add the contrastive loss to the loss of each sample, as CURL's code does: importance weights
@@ -265,7 +266,7 @@ class RainbowConfig(AlgorithmSettings):
         return step * self.updates_per_agent_step + update
 
     def updates_target_at(self, step: int) -> bool:
-        """Whether the target network becomes a copy of the online network after this step."""
+        """Whether the online network is copied to the target network after this step."""
         return self.updates_in_step(step) > 0 and step % self.target_every_agent_steps == 0
 
     def beta_at(self, step: int) -> float:

@@ -1,5 +1,5 @@
-"""The policy of a run: its evaluation in separate games, in this process or in workers, and its
-export."""
+"""The policy of a Rainbow run, its evaluation in separate games (in this process or in worker processes),
+and its export."""
 
 import os
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class RainbowPolicy:
         return values.argmax(1)
 
     def state_dict(self) -> StateDict:
-        """As `RunView.state_dict`; the parts that only training needs are empty."""
+        """Same structure as `RunView.state_dict`, but entries that only training needs are empty."""
         unused: StateDict = {"maxima": {}, "moments": {}, "adam_steps": 0}
         return {"networks": self.networks.state_dict()} | unused
 
@@ -55,7 +55,7 @@ def make_agent(
     def evaluate_async(seeds: Sequence[int], record: bool) -> EvaluationSteps:
         if workers is None:
             return (yield from evaluate_games(game, policy, seeds, epsilon, stack, record))
-        # Not modified during the evaluation: the policy is not the one that training updates.
+        # No copies: training does not modify these weights, because `policy` has its own parameters.
         weights = {name: value.numpy() for name, value in policy.q_network.state_dict().items()}
         result = yield from workers.evaluate_async((config.to_dict(), weights), seeds)
         if not record:

@@ -82,7 +82,7 @@ def shared_records(
             ("ended", np.bool_),
             ("game_over", np.bool_),
             ("game_return", np.float64),
-            ("observation", np.uint8, stack_shape),  # to act on next
+            ("observation", np.uint8, stack_shape),  # that the next action is chosen for
         ],
         align=True,
     )
@@ -114,7 +114,8 @@ class GameGroup:
             self.records["observation"][index] = game.observation()
 
     def notify(self) -> None:
-        """Step each game with the action in its record, and write the result there."""
+        """Called by `Pool.notify`: step each game with the action in its record, and write the result to
+        the record."""
         for index, action in enumerate(self.records["action"].tolist()):
             self._results[index] = self.games[index].step(action)
         self.observe()
@@ -131,10 +132,10 @@ class GameGroup:
 
 
 class GameWorkers:
-    """S games, distributed over worker processes of which each steps several.
+    """S games, distributed over worker processes, each of which steps several games.
 
-    If a worker is lost, its games cannot be restored, and replay holds actions whose results are
-    missing. So every later call raises, and all runs resume from their checkpoints.
+    If a worker process dies, its games cannot be restored, and the replay already holds actions whose
+    results are missing. So every later call raises an error, and all runs must resume from checkpoints.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class GameWorkers:
         workers: int = 0,
         name: str = "",
     ):
-        """`stack_shape` is that of an observation, (F, H, W). With `workers=0` the games are stepped
-        in this process. `name` is used in errors."""
+        """`stack_shape` is the shape of an observation, (F, H, W). With `workers=0` the games are stepped
+        in this process. `name` appears in error messages."""
         with anonymous_file() as file:  # open until each worker has mapped it
             descriptor = file.fileno()
             map_records = partial(shared_records, descriptor, len(factories), stack_shape)

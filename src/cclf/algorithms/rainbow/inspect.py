@@ -1,6 +1,6 @@
-"""What `cclf inspect` shows of Rainbow: transitions sampled from replay and augmented as in training.
+"""The gallery of `cclf inspect` for Rainbow: transitions sampled from replay and augmented as in training.
 
-The next observation of a transition is n steps later, and zero from the end of the episode on.
+The next observation of a transition is n steps later. Its frames after the end of the episode are zero.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from cclf.inspection.samples import (
     Memory,
     Pair,
     Row,
-    again_remark,
+    augmentation_remark,
     collect_columns,
     common_columns,
     gallery_of_transitions,
@@ -76,7 +76,7 @@ def inspect(
             ),
             Measure("shift", shift, shifts),
         ],
-        drawn=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, sampled from replay as "
+        sampling=f"{len(table['slot']):,} transitions of {replay.n_steps} steps, sampled from replay as "
         f"in training, in batches of {batch_size}.",
         remarks=_remarks(rainbow, replay, table),
     )
@@ -92,7 +92,7 @@ def load(
     num_actions = outputs // (settings.atoms if settings.distributional else 1)
     module = make_rainbow(config, num_actions).to(device)
     load_state(module, module.state_dict() | networks | maxima, "networks")
-    # Other random numbers than in training; they depend on the seed of the run.
+    # The random numbers differ from those of training, and depend on the seed of the run.
     key = noise_key(replace(config, seed=derive(config.seed, "inspect")))
     sampler = NoiseSampler(module, [key], device, torch.float32)
     replay = make_replay(config, 1, torch.device("cpu"))
@@ -158,7 +158,7 @@ def anchor_distances(rainbow: RainbowLoss, shifts: Tensor) -> Tensor:
 
 @torch.no_grad()
 def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Tensor:
-    """The loss of each transition, (B,), in plain Rainbow: one view, no bonus."""
+    """The loss of each transition, (B,), as in Rainbow without CCLF: original frames and no bonus."""
     observations = (batch.observation, batch.next_observation)
     features, next_features = map(rainbow.online.encoder, observations)
     action_mask = torch.ones(rainbow.online.head.num_actions, device=batch.reward.device)
@@ -167,7 +167,7 @@ def td_error(rainbow: RainbowLoss, batch: GameBatch, noise: RainbowNoise) -> Ten
 
 
 def _remarks(rainbow: RainbowLoss, replay: NStepReplay, table: dict[str, np.ndarray]) -> list[str]:
-    remarks = again_remark(table, "shifts")
+    remarks = augmentation_remark(table, "shifts")
     if rainbow.framework.selection == "curiosity":
         furthest = np.concatenate([table["is_furthest"], table["next_is_furthest"]]).mean()
         uniform = 1 / (rainbow.method.num_augmented_views - 1)

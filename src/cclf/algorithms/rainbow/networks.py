@@ -1,9 +1,9 @@
 """Networks of Rainbow on Atari: convolutions, noisy dueling heads, and CURL's projection for
 contrastive learning.
 
-Each is written for one run. `batched.py` maps them over many runs with `torch.func.vmap`, so a
-convolution is a product of patches and a matrix: over many runs it becomes one batched product,
-where `conv2d` would become a slow grouped convolution.
+The modules compute one run. `batched.py` maps them over many runs with `torch.func.vmap`. Convolutions
+are therefore written as products of patches and a weight matrix, which vmap turns into one batched
+product; it would turn `conv2d` into a slow grouped convolution.
 """
 
 import math
@@ -31,8 +31,8 @@ def _uniform(*shape: int, bound: float) -> nn.Parameter:
 class GameEncoder(nn.Module):
     """From stacks of uint8 frames (n, F, H, W) to flat features (n, D).
 
-    Weights are initialized as in PyTorch's convolutions. If it `accepts_packed`, the input may also
-    be int32 words (n, H, W) with four frames packed into each word.
+    Weights are initialized as in PyTorch's convolutions. If `accepts_packed` is true, the input may also
+    be int32 words (n, H, W), each of which holds the pixels of four frames.
     """
 
     def __init__(self, frame_stack: int, pixels: int, kind: str):
@@ -53,8 +53,8 @@ class GameEncoder(nn.Module):
         the last ones do not fill a patch."""
 
     def accepts_packed(self, images: Tensor) -> bool:
-        """Whether packed frames (`cclf.kernels.gather_packed`) are the fastest input of views of these
-        frames (n, F, H, W)."""
+        """Whether views of these frames (n, F, H, W) are encoded fastest as packed frames
+        (`cclf.kernels.gather_packed`)."""
         return self._tiled and images.is_cuda and images.shape[1] == FRAMES
 
     @property
@@ -77,8 +77,8 @@ class GameEncoder(nn.Module):
         (_, side, stride), (_, next_side, next_stride) = self.layers[:2]
         packed = images.dtype == torch.int32
         if packed or (self._tiled and images.is_cuda and images.dtype == torch.uint8):
-            made: Tensor = first_layer(images[None], weight[None], bias[None], side, next_side)
-            return made.squeeze(0)
+            result: Tensor = first_layer(images[None], weight[None], bias[None], side, next_side)
+            return result.squeeze(0)
         x = patches(images.permute(0, 2, 3, 1), side, stride)
         # Scaling the weights is cheaper than scaling the pixels.
         x = torch.relu(x.to(weight.dtype) @ (weight / 255.0).T + bias)
@@ -86,7 +86,7 @@ class GameEncoder(nn.Module):
 
 
 class LayerNoise(NamedTuple):
-    """f(normal numbers) for one noisy layer."""
+    """The noise of one noisy layer: `equations.noise_factor` of standard normal numbers."""
 
     inputs: Tensor
     outputs: Tensor
@@ -96,8 +96,8 @@ HeadNoise = tuple[LayerNoise, ...]  # of each layer in `DuelingHead.layers`; emp
 
 
 class NoisyLinear(nn.Module):
-    """y = (mu_w + sigma_w * f(e_out) f(e_in)^T) x + mu_b + sigma_b * f(e_out); without noise, mu
-    alone."""
+    """y = (mu_w + sigma_w * f(e_out) f(e_in)^T) x + mu_b + sigma_b * f(e_out), where `LayerNoise` holds
+    f(e_in) and f(e_out). Without noise, y = mu_w x + mu_b."""
 
     def __init__(self, inputs: int, outputs: int, sigma: float):
         super().__init__()
@@ -142,8 +142,8 @@ class DuelingHead(nn.Module):
 
 
 class Projection(nn.Module):
-    """CURL's head on Atari: two layers, each followed by a LayerNorm without parameters. Weights
-    start uniform in [0, 1)."""
+    """CURL's head on Atari: two layers, each followed by a LayerNorm without parameters. Initial weights
+    are uniform in [0, 1)."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int):
         super().__init__()

@@ -25,8 +25,8 @@ from cclf.training.seeding import derive
 _WEYL, _FACTOR_1, _FACTOR_2 = (
     value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
-_MAX_POSITIONS = 1 << 24  # numbers of one name
-_MAX_NAMES = 1 << 8
+_MAX_POSITIONS = 1 << 24  # most random numbers of one name in one update
+_MAX_NAMES = 1 << 8  # most names in one update
 
 
 def mix(state: Tensor) -> Tensor:
@@ -44,8 +44,8 @@ def mix(state: Tensor) -> Tensor:
 class CounterBasedRNG:
     """Named uniform numbers in (0, 1) for S runs at a time.
 
-    Each name has a separate range of positions. Where the game of a run has more actions, there are
-    more numbers of a name, and the first of them are the same as without those actions.
+    Each name has a separate range of positions. If a batch contains a game with more actions, some names
+    have more numbers, but the numbers of the other games' actions do not change.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: torch.device):
@@ -129,8 +129,8 @@ class NoiseSampler:
 
 
 def _shapes(module: RainbowLoss) -> dict[str, tuple[int, ...]]:
-    """Shapes of the uniform numbers of one run, by name. A name's index determines its numbers, so
-    names that only some methods have come last."""
+    """Shapes of the uniform numbers of one run, by name. The position of a name in this dict determines
+    its numbers, so names that only some methods use come last."""
     settings, method, batch = module.settings, module.method, module.settings.batch_size
     shapes: dict[str, tuple[int, ...]] = {"replay": (batch,), "explore": (2,)}
     if settings.noisy:

@@ -1,4 +1,4 @@
-"""The methods of the paper on Rainbow, its two profiles, and its defaults for each task."""
+"""The methods of the paper on Rainbow, the two profiles, and defaults for tasks."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from cclf.algorithms.base import (
     Method,
     Overrides,
     cclf_with_pieces,
+    control_methods,
     index_by_name,
-    methods_with_measure,
 )
 
 _ATARI_100K = """
@@ -37,15 +37,15 @@ DEFAULTS = Defaults(
 )
 
 _NO_PIECES = cclf_with_pieces()
-_CCLF = Method("cclf", "all four pieces", {})
+_CCLF = Method("cclf", "CCLF with all four pieces", {})
 # In CURL the Q loss uses the original frames, and the contrastive loss augmented views.
 _NO_AUGMENTATION = _NO_PIECES | {"augmentation": "none", "views": 1, "contrastive": False}
 _ONE_VIEW = _NO_PIECES | {"views": 1, "contrastive": False}
 _IMPORTANCE_WEIGHTS: Overrides = {"importance_sampling": True}
 _ORIGINAL_FRAMES: Overrides = _IMPORTANCE_WEIGHTS | {"q_observations": "original"}
 _CURL: Overrides = _ORIGINAL_FRAMES | {"contrastive_list": "curl", "contrastive_joins_td": True}
-# DrQ's Atari agent and its base, "Efficient DQN" (Kostrikov et al., 2020; values of Dopamine's
-# DrQ.gin).
+# "Efficient DQN", on which DrQ's Atari agent is based, and that agent (Kostrikov et al., 2020; values of
+# Dopamine's DrQ.gin).
 _EFFICIENT_DQN: Overrides = {
     "n_steps": 10,
     "base_replay": "uniform",
@@ -60,7 +60,7 @@ _EFFICIENT_DQN: Overrides = {
     "q_observations": "original",
 }
 _DRQ: Overrides = _EFFICIENT_DQN | {"q_observations": "views", "intensity_scale": 0.05}
-# Overtrained Rainbow (Kielak, 2020; values of Dopamine's OTRainbow.gin): eight updates a step.
+# Overtrained Rainbow (Kielak, 2020; values of Dopamine's OTRainbow.gin): eight updates per agent step.
 _OTRAINBOW: Overrides = _ORIGINAL_FRAMES | {
     "n_steps": 3,
     "learn_start_agent_steps": 20_000,
@@ -80,8 +80,9 @@ _OTRAINBOW: Overrides = _ORIGINAL_FRAMES | {
 }
 
 
-def _with_own_replay(method: Method) -> Method:
-    """Without priorities by curiosity, replay is prioritized as in Rainbow, with importance weights."""
+def _with_base_replay(method: Method) -> Method:
+    """Add Rainbow's importance weights to a method that does not prioritize replay by curiosity: its
+    replay is prioritized by TD error."""
     return replace(
         method, settings={} if method.overrides.get("prioritisation", True) else _IMPORTANCE_WEIGHTS
     )
@@ -94,22 +95,22 @@ METHODS = index_by_name(
     Method("rainbow-shift-1", "control: Rainbow learning Q from one augmented view", _ONE_VIEW, _IMPORTANCE_WEIGHTS),
     Method("rainbow-shift-2", "control: Rainbow learning Q from two augmented views",
            _NO_PIECES | {"contrastive": False}, _IMPORTANCE_WEIGHTS),
-    Method("otrainbow", "overtrained Rainbow: eight updates a step", _NO_AUGMENTATION, _OTRAINBOW),
+    Method("otrainbow", "overtrained Rainbow: eight updates per agent step", _NO_AUGMENTATION, _OTRAINBOW),
     Method("efficient-dqn", "DrQ's base agent: double dueling DQN on the original frames", _NO_AUGMENTATION, _EFFICIENT_DQN),
     Method("drq", "efficient-dqn on shifted frames of random intensity", _ONE_VIEW | {"augmentation": "shift"}, _DRQ),
-    Method("drq-epsilon", "DrQ with the epsilons of Rainbow's evaluations", _ONE_VIEW | {"augmentation": "shift"},
+    Method("drq-epsilon", "drq with epsilon 0.01 in training and 0.001 in evaluation", _ONE_VIEW | {"augmentation": "shift"},
            _DRQ | {"epsilon_train": 0.01, "epsilon_eval": 0.001}),
     Method("curl", "Rainbow with a contrastive loss on two augmented views", _NO_PIECES | {"views": 1}, _CURL),
     Method("curl-cclf-list", "control: CURL with the CCLF paper's coefficients", _NO_PIECES | {"views": 1},
            _CURL | {"contrastive_list": "cclf"}),
     _CCLF,
     Method("cclf-curl-list", "control: CCLF with CURL's coefficients", {}, {"contrastive_list": "curl"}),
-    *(_with_own_replay(method) for method in ABLATIONS),
-    *methods_with_measure(_CCLF, *CONTROLS),
+    *(_with_base_replay(method) for method in ABLATIONS),
+    *control_methods(_CCLF, *CONTROLS),
 )  # fmt: skip
 
-# CCLF on Rainbow was never released: here "released" is CURL's Rainbow, with the pieces of the
-# released SAC code.
+# CCLF on Rainbow was never released. The profile "released" combines CURL's Rainbow code with CCLF as in
+# the released SAC code.
 PROFILES = {
     "released": Defaults(
         settings={"warmup_policy": "noisy-net"}, method={"contrastive_reduction": "weighted-mean"}
@@ -135,10 +136,11 @@ _CATCH: Overrides = {
 
 # In frames of 84 pixels the data-efficient network ignores the last nine rows and columns
 # (`GameEncoder.visible_pixels`), which may matter in a Gymnasium environment. 100 is the smallest side
-# at which both networks use all pixels. Rewards are not clipped; the support fits up to 1 per step.
+# at which both networks use all pixels. Rewards are not clipped: value_max=100 is the discounted sum of
+# rewards of 1 at each step.
 _GYM = Defaults(env={"frame_pixels": 100, "crop_pixels": 100}, settings={"value_max": 100.0})
 
-# Half the frame size and half the width; measured in docs/performance.md.
+# About half the frame size and half the hidden width; see docs/performance.md.
 SIZES = {
     "small": Defaults(env={"frame_pixels": 50, "crop_pixels": 50}, settings={"hidden_dim": 128})
 }

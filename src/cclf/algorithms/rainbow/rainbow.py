@@ -1,4 +1,4 @@
-"""The loss of one update of one Rainbow run, in the order of computation.
+"""The networks and the loss of one Rainbow run.
 
 The loss does not depend on the name of the method: Rainbow, CURL, DrQ and CCLF differ in the
 settings and in what the appraisal contains. `RainbowLoss` samples no random numbers and updates no
@@ -23,7 +23,7 @@ from cclf.algorithms.rainbow.networks import (
 )
 from cclf.config import Config
 from cclf.data import augmentations
-from cclf.data.augmentations import PixelViews, Views
+from cclf.data.augmentations import TensorViews, Views
 from cclf.framework import Appraisal, Framework
 from cclf.kernels.gather_packed import gather_packed
 from cclf.training.seeding import seeded_weights
@@ -33,13 +33,13 @@ from cclf.types import GameBatch, Metrics
 class RainbowNoise(NamedTuple):
     """All random numbers of one update of one run; K views are augmented."""
 
-    online: HeadNoise  # also the noise of the last action
+    online: HeadNoise  # the latest action used the same noise
     target: HeadNoise
-    shifts: Tensor  # (K, B, 2, 1 or 2) uniform  for both axes
+    shifts: Tensor  # (K, B, 2 axes, 1 or 2) uniform
     next_shifts: Tensor
     intensity: Tensor  # (K, B) standard normal
     next_intensity: Tensor
-    permutation: Tensor  # (B,)  if the framework needs one
+    permutation: Tensor  # (B,)  only used if the curiosity measure needs one
 
 
 class LossOutput(NamedTuple):
@@ -177,17 +177,17 @@ class RainbowLoss(nn.Module):
         features: Tensor,
         next_features: Tensor,
     ) -> TdLosses:
-        """The TD loss of each transition over all views; `features` and `next_features` are those
-        of the first views."""
+        """The TD loss of each transition, weighted over its views. `features` and `next_features` are the
+        encoder's features of the first views."""
         with torch.no_grad():
             target = self._target(appraisal, batch, noise, action_mask, next_features)
         outputs = self._outputs(features, appraisal.views, noise.online, action_mask)
         losses = (appraisal.weights * self._view_losses(outputs, batch.action, target)).sum(0)
         return TdLosses(losses, outputs, target)
 
-    def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> PixelViews:
-        """K views (K, B, F, h, w) of stacks (B, F, H, W), cut to the pixels that the encoder can
-        see; packed (K, B, h, w) if the encoder reads packed frames."""
+    def views(self, images: Tensor, shifts: Tensor, intensity: Tensor) -> TensorViews:
+        """K views (K, B, F, h, w) of stacks (B, F, H, W), cropped to the pixels that the encoder uses;
+        packed (K, B, h, w) if the encoder reads packed frames."""
         if self.method.augmentation == "none":
             pixels = self.online.encoder.visible_pixels
             return Views(images[None, :, :, :pixels, :pixels])
@@ -202,9 +202,9 @@ class RainbowLoss(nn.Module):
     def pixel_indices(self, shifts: Tensor) -> tuple[Tensor, Tensor]:
         """The rows (K, B, h) and columns (K, B, w) of the frame that each view consists of."""
         indices = (
-            augmentations.crop_pad_crop_pixels
+            augmentations.crop_pad_crop_indices
             if self.method.augmentation == "crop-pad-crop"
-            else augmentations.shift_pixels
+            else augmentations.shift_indices
         )
         size = self.frame_pixels, self.online.encoder.visible_pixels
         return indices(shifts[:, :, 0], *size), indices(shifts[:, :, 1], *size)
@@ -241,22 +241,21 @@ class RainbowLoss(nn.Module):
         action_mask: Tensor,
         next_features: Tensor,
     ) -> Tensor:
-        """The target of each return: a distribution (B, N), or its mean (B, 1) for plain Q values.
+        """The TD target: a distribution (B, N), or its mean (B, 1) if Q is not distributional.
 
         Double Q: the online network selects the action of each next view, and the target network
-        evaluates it. Views are mixed before the projection; the projection is linear and the same
-        for all views, so mixing after it would give the same result.
+        evaluates it. The views' distributions are averaged before the projection; the projection is
+        linear and the same for all views, so averaging after it would give the same result.
         """
         next_views = appraisal.next_views
         outputs: Tensor = self.target_head(
             self.target_encoder(next_views.flatten(0, 1)), noise.target, action_mask
         )
-        selecting = outputs  # (V B, A, N)
+        selection_outputs = outputs  # (V B, A, N), which determine the next action
         if self.settings.double_q:
-            selecting = self._outputs(next_features, next_views, noise.online, action_mask).flatten(
-                0, 1
-            )
-        action = equations.best_action(self.online.q_values(selecting), action_mask)
+            online_outputs = self._outputs(next_features, next_views, noise.online, action_mask)
+            selection_outputs = online_outputs.flatten(0, 1)
+        action = equations.best_action(self.online.q_values(selection_outputs), action_mask)
         outputs = gather_action(outputs, action).view(*appraisal.next_weights.shape, -1)
         weights = appraisal.next_weights[..., None]
         bootstrap = self.n_step_discount * batch.continuation[:, None]

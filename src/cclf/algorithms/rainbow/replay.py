@@ -7,8 +7,8 @@ belong to the same episode if and only if the difference of their ages equals th
 their indices. Frames and rewards before the first or after the last step of an episode are zero. A
 lost life ends an episode.
 
-All runs write at the same step, so the position in the ring buffer is one number. The GPU has a copy
-of it as a tensor, so that sampling can be part of a CUDA graph.
+All runs store their steps at the same time, so they share one position in the ring buffer. A tensor
+holds a copy of the position, so that sampling can be part of a CUDA graph.
 """
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from cclf.storage.safe_loading import check_data, check_lengths
 from cclf.types import GameBatch, StateDict
 
-BLOCK_SIZE = 256  # slots whose priorities are summed first
+BLOCK_SIZE = 256  # slots of a block: sampling selects a block by its sum, then a slot in it
 
 
 class NStepReplay:
@@ -62,7 +62,7 @@ class NStepReplay:
     @staticmethod
     def bytes_needed(capacity_transitions: int, observation_shape: tuple[int, int, int]) -> int:
         """Bytes for one run. There are more slots than transitions that can be sampled, because the
-        newest steps overwrite the history of the oldest."""
+        newest steps overwrite frames of the oldest transitions' stacks."""
         frame_stack, height, width = observation_shape
         slots = capacity_transitions + frame_stack
         return slots * (height * width + 8 + 4 + 1 + 8) + 8 * _round_up_to_blocks(slots)
@@ -77,8 +77,8 @@ class NStepReplay:
         self.set_written(self.written + 1)
 
     def add_reward(self, reward: Tensor, ended: Tensor) -> None:
-        """Store the result of the newest step, (S,) each. Without the bug no transition that can be
-        sampled reads it yet."""
+        """Store the result of the newest step, (S,) each. Unless `n_step_bug` is set, it is not yet part of
+        any transition that can be sampled."""
         head = (self.written - 1) % self.slots
         self.rewards[:, head] = reward
         self.ended[:, head] = ended
@@ -99,7 +99,7 @@ class NStepReplay:
 
         A cumulative sum over all slots is slow on a GPU, so a block of slots is sampled by the sums
         of the blocks, and then a slot within it. CURL's code samples again where a transition is not
-        complete; here such a transition has weight zero.
+        complete; here the sampling weight of such a transition is zero.
         """
         runs, batch = uniform.shape
         blocks = self.sampling_weights().view(runs, -1, BLOCK_SIZE)
@@ -139,8 +139,8 @@ class NStepReplay:
         return words.view(torch.uint8).view(*slot.shape, *self.frames.shape[2:])
 
     def set_priorities(self, slot: Tensor, priority: Tensor) -> None:
-        """Set the priorities of `slot` (S, B). If a slot occurs more than once, its last value
-        counts."""
+        """Set the priorities of `slot` (S, B). If a slot occurs more than once, it gets the last of its
+        values."""
         positions = torch.arange(slot.shape[1], device=self.device)
         last = ((slot[:, :, None] == slot[:, None, :]) * positions).amax(2, keepdim=True)
         # Not a gather by `last`: compiled for a GPU, its bounds check would also apply to threads

@@ -1,5 +1,5 @@
-"""The settings of SAC: from pixels the paper's (Appendix B). Where the released code disagrees, the
-field says so."""
+"""The settings of SAC. The defaults are those of the paper on pixels (Appendix B); where the released code
+differs, the docstring of the field says so."""
 
 import math
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from cclf.validation import (
 
 
 def _crops_differ(values: Values) -> str:
-    """The rule that there is more than one position for a crop."""
+    """Rule: the option has an effect if there is more than one crop position."""
     frame, crop = values["frame_pixels"], values["crop_pixels"]
     return (
         ""
@@ -37,19 +37,21 @@ def _crops_differ(values: Values) -> str:
     )
 
 
-_of_pixels = excludes("observe", "state")
+_needs_pixels = excludes("observe", "state")
 _random_crops = any_of(
     excludes("augmentation", "centre-crop"), requires("collection_view", "random-crop")
 )
-# When an option has an effect; without a rule it always has one.
+# When each option has an effect; an option without a rule always has one.
 RULES: dict[str, Rule] = {
     "negatives": GRID_ONLY,
     "contrastive_learning_rate": requires("contrastive"),
     "contrastive_encoder_steps": requires("contrastive"),
-    "collection_view": all_of(_of_pixels, _crops_differ),
-    "last_crop_offset": all_of(_of_pixels, _crops_differ, _random_crops),
-    **dict.fromkeys(("frame_pixels", "crop_pixels", "encoder", "precision"), _of_pixels),
-    **dict.fromkeys(("conv_layers", "conv_filters"), all_of(_of_pixels, requires("encoder", ""))),
+    "collection_view": all_of(_needs_pixels, _crops_differ),
+    "last_crop_offset": all_of(_needs_pixels, _crops_differ, _random_crops),
+    **dict.fromkeys(("frame_pixels", "crop_pixels", "encoder", "precision"), _needs_pixels),
+    **dict.fromkeys(
+        ("conv_layers", "conv_filters"), all_of(_needs_pixels, requires("encoder", ""))
+    ),
     "noise_scale": requires("augmentation", "noise"),
 }
 
@@ -76,8 +78,8 @@ class SacConfig(OffPolicySettings):
     """Learning rate of encoder and bilinear weight in the contrastive step: `learning_rate` in the
     paper, 1e-3 for all tasks in the released code."""
     contrastive_encoder_steps: Literal[1, 2] = 2
-    """Adam steps of the encoder per contrastive loss: the released code has two optimizers that both
-    update it."""
+    """Adam steps of the encoder per contrastive loss: 2 in the released code, where two optimizers update
+    the encoder."""
     temperature_learning_rate: Positive = 1e-4
     """Learning rate of the entropy temperature."""
     temperature_beta1: FractionBelowOne = 0.5
@@ -87,9 +89,9 @@ class SacConfig(OffPolicySettings):
     encoder_ema_rate: Fraction = 0.05
     """Step size of the exponential moving average that updates the target encoder."""
     target_every_updates: StepCount = 2
-    """Updates between two updates of the target networks."""
+    """Number of updates from one update of the target networks to the next."""
     actor_every_updates: StepCount = 2
-    """Updates between two updates of actor and temperature."""
+    """Number of updates from one update of actor and temperature to the next."""
     log_std_min: Annotated[float, Range(-50, 20)] = -10.0
     """Smallest logarithm of the policy's standard deviation."""
     log_std_max: Annotated[float, Range(-50, 20)] = 2.0
@@ -99,8 +101,8 @@ class SacConfig(OffPolicySettings):
     last_crop_offset: bool = False
     """Also sample the last crop position, which the released code never does."""
     collection_view: Literal["random-crop", "centre-crop"] = "centre-crop"
-    """Input of the policy during data collection: g(o) in the paper's Algorithm 1, the centre crop in
-    the released code."""
+    """Input of the policy during data collection: a random crop in the paper's Algorithm 1, the centre
+    crop in the released code."""
     noise_scale: Positive = 0.01
     """Scale of augmentation=noise, in standard deviations of each component of the state over the
     batch."""

@@ -66,7 +66,8 @@ class SacCritic(nn.Module):
         self.encoder = encoder
         self.q1 = mlp(feature_dim + action_dim, hidden_dim, 1)
         self.q2 = mlp(feature_dim + action_dim, hidden_dim, 1)
-        custom = isinstance(encoder.convolutions, CustomEncoder)  # has its own initial weights
+        # A custom encoder keeps its own initial weights.
+        custom = isinstance(encoder.convolutions, CustomEncoder)
         for part in (encoder.head if custom else encoder, self.q1, self.q2):
             part.apply(initialize)
 
@@ -83,8 +84,8 @@ class PolicySample(NamedTuple):
 
 
 class SacActor(nn.Module):
-    """Tanh-Gaussian policy with its own encoder head. It has no gradient in the critic's convolutions,
-    which compute its inputs."""
+    """Tanh-Gaussian policy with its own encoder head. Its inputs are features of the critic's
+    convolutions, which its loss does not train."""
 
     __call__: Callable[..., Tensor]
 

@@ -1,4 +1,4 @@
-"""The methods of the paper on SAC, its two profiles and what it sets for a task."""
+"""The methods of the paper on SAC, the two profiles, and defaults for tasks."""
 
 from cclf.algorithms.base import (
     ABLATIONS,
@@ -7,12 +7,13 @@ from cclf.algorithms.base import (
     Method,
     Overrides,
     cclf_with_pieces,
+    control_methods,
     index_by_name,
-    methods_with_measure,
 )
 
+# The paper's [K, M] is `views`, with K = M.
 _PLAIN = cclf_with_pieces()
-_CCLF = Method("cclf", "all four pieces", {})
+_CCLF = Method("cclf", "CCLF with all four pieces", {})
 METHODS = index_by_name(
     Method(
         "sac-pixel",
@@ -21,7 +22,7 @@ METHODS = index_by_name(
     ),
     Method("rad", "SAC on one random crop", _PLAIN | {"views": 1, "contrastive": False}),
     Method(
-        "curl", "one crop, and a second as the key of a contrastive loss", _PLAIN | {"views": 1}
+        "curl", "one crop, and a contrastive loss whose key is a second crop", _PLAIN | {"views": 1}
     ),
     Method(
         "drq",
@@ -30,13 +31,11 @@ METHODS = index_by_name(
     ),
     Method(
         "drq-5",
-        "the same with five crops, [K, M] = [5, 5]",
+        "drq with five crops, [K, M] = [5, 5]",
         _PLAIN | {"views": 5, "contrastive": False},
     ),
-    Method("curl+", "DrQ with the contrastive loss, [K, M] = [2, 2]", _PLAIN),
-    Method(
-        "curl++", "the same with [K, M] = [5, 5], all five in the losses", _PLAIN | {"views": 5}
-    ),
+    Method("curl+", "drq with the contrastive loss, [K, M] = [2, 2]", _PLAIN),
+    Method("curl++", "curl+ with [K, M] = [5, 5], all five in the losses", _PLAIN | {"views": 5}),
     Method(
         "select",
         "two of five crops by least pixel overlap, Eq. (4)",
@@ -45,7 +44,7 @@ METHODS = index_by_name(
     Method("select+", "two of five crops by curiosity, Eq. (5)", cclf_with_pieces("selection")),
     _CCLF,
     *ABLATIONS,
-    *methods_with_measure(_CCLF, *CONTROLS),
+    *control_methods(_CCLF, *CONTROLS),
 )
 
 # Each disagreement between the paper and the released code is one field; see docs/method.md.
@@ -79,8 +78,8 @@ _TOY: Overrides = {
     "temperature_learning_rate": 1e-3,
 }
 
-# The usual settings of SAC from state: narrow networks, no frame stack. The paper has no experiments
-# from state; measured in docs/performance.md.
+# The usual settings of SAC on state vectors: narrow networks, no frame stack. The paper has no such
+# experiments; docs/performance.md has measurements.
 OBSERVATION_DEFAULTS = {
     "state": Defaults(
         env={"frame_stack": 1},
@@ -93,7 +92,8 @@ OBSERVATION_DEFAULTS = {
     )
 }
 
-# Half the frame, a quarter of the width, an eighth of the batch; measured in docs/performance.md.
+# Half the frame size, a quarter of the hidden width, an eighth of the batch size; see
+# docs/performance.md.
 SIZES = {
     "small": Defaults(
         env={"frame_pixels": 50, "crop_pixels": 42},
@@ -105,7 +105,7 @@ SIZES = {
 def task_defaults(task: str) -> Defaults:
     if task.startswith("toy/"):
         return Defaults(settings=_TOY)
-    # the paper trains belief and encoder at the same rate; the released profile at its own
+    # In the paper the contrastive step has the same learning rate; the profile "released" overrides it.
     if task == "dmc/cheetah-run":
         return Defaults(settings={"learning_rate": 2e-4, "contrastive_learning_rate": 2e-4})
     return Defaults()
