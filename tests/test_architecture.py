@@ -1,4 +1,5 @@
-"""Rules on the sources, read from syntax trees, which also contain imports inside functions."""
+"""Rules on the sources, read from their syntax trees: no module is run, so nothing hides in a
+function."""
 
 import ast
 import re
@@ -17,8 +18,7 @@ FILES = {
 ALGORITHMS = sorted(
     name.split("/")[1] for name in FILES if re.fullmatch(r"algorithms/\w+/config", name)
 )
-# The modules that parse a command line: names, settings, methods, tasks. They import neither torch
-# nor numpy.
+# What a command line is read with: names, settings, methods, tasks. No torch, no numpy.
 LIGHT = {
     *("console", "errors", "validation", "config", "plugins", "presets", "__init__"),
     *("algorithms/__init__", "algorithms/base", "algorithms/registry"),
@@ -112,7 +112,7 @@ def imported(node) -> list[str]:
 @cache
 def imports(name, top_level_only=False):
     nodes = tree(name).body if top_level_only else all_nodes(name)
-    if top_level_only:  # also under an `if` or a `try`, except for imports of type checkers
+    if top_level_only:  # under an `if` or a `try`, too, but for those of type checkers
         nodes = [inner for node in nodes if not is_type_checking(node) for inner in outside(node)]
     return {module for node in nodes for module in imported(node)}
 
@@ -155,14 +155,14 @@ def other_imports(name, **kwargs):
 
 
 def nodes(*kinds):
-    """All nodes of these kinds in the sources, each with its file and line."""
+    """All nodes of these kinds in the sources, each with its place."""
     for name in FILES:
         for node in all_nodes(name):
             if isinstance(node, kinds):
                 yield f"{name}:{getattr(node, 'lineno', 0)}", node
 
 
-def test_slow_tests_name_a_default_test_that_represents_them():
+def test_slow_tests_name_a_default_test_that_stands_for_them():
     tests = Path(__file__).parent
     for path in tests.rglob("test_*.py"):
         for named in re.findall(r"mark\.slow\(\s*\"([\w/.:]+)\"", path.read_text()):
@@ -209,8 +209,8 @@ def test_only_an_algorithm_package_names_its_algorithm():
                 assert f"{algorithm.capitalize()}Config" not in words, name
 
 
-def test_private_names_are_used_in_their_own_module_only():
-    libraries = ("torch.", "hashlib.", "self._env._")  # these have no public equivalent
+def test_private_names_are_used_in_their_own_module_alone():
+    libraries = ("torch.", "hashlib.", "self._env._")  # without a public way to what is used
     for name in FILES:
         code = all_nodes(name)
         own = {node.name for node in code if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
@@ -238,7 +238,7 @@ def test_reports_import_neither_torch_nor_ray():
             assert not other_imports(name) & {"torch", "ray"}, name
 
 
-def test_equations_import_torch_only():
+def test_equations_import_torch_alone():
     assert other_imports("equations") == {"torch"}
 
 

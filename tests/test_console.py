@@ -31,7 +31,7 @@ def closed():
     return stream
 
 
-def pipe_without_reader():
+def without_reader():
     reading, writing = os.pipe()
     os.close(reading)
     return os.fdopen(writing, "w", buffering=1)
@@ -41,7 +41,7 @@ def absent():
     return None
 
 
-BROKEN = [FullDisk, closed, pipe_without_reader, absent]
+BROKEN = [FullDisk, closed, without_reader, absent]
 
 
 @pytest.mark.parametrize("stream", BROKEN)
@@ -53,7 +53,7 @@ def test_message_to_broken_standard_error_is_dropped(monkeypatch, capsys, stream
     assert messages.write("dropped\n") == 8
     messages.flush()
     assert not messages.isatty()
-    assert capsys.readouterr().out == ""  # and it is not written to standard output
+    assert capsys.readouterr().out == ""  # and it does not land on standard output
 
 
 @pytest.mark.quick("FullDisk")
@@ -67,11 +67,9 @@ def test_training_with_broken_standard_error_is_complete(tmp_path, monkeypatch, 
     assert (folder / "checkpoint").is_dir()
 
 
-@pytest.mark.quick("pipe_without_reader-0", "FullDisk-2")
-@pytest.mark.parametrize(
-    ("stream", "exit_code"), [(pipe_without_reader, 0), (FullDisk, 2), (absent, 2)]
-)
-def test_training_with_broken_standard_output_finishes_all_runs(
+@pytest.mark.quick("without_reader-0", "FullDisk-2")
+@pytest.mark.parametrize(("stream", "exit_code"), [(without_reader, 0), (FullDisk, 2), (absent, 2)])
+def test_training_with_broken_standard_output_concludes_all_runs(
     tmp_path, monkeypatch, capsys, stream, exit_code
 ):
     config = tiny_cclf()
@@ -90,7 +88,7 @@ def test_training_with_broken_standard_output_finishes_all_runs(
 
 
 def test_results_that_cannot_be_written_are_reported(monkeypatch, capsys):
-    """The interpreter must not try to write the results again when it exits."""
+    """The interpreter must not try to write them again when it ends."""
     monkeypatch.setattr(sys, "stdout", FullDisk())
     assert main(["tasks"]) == 2
     assert capsys.readouterr().err == (
@@ -105,7 +103,7 @@ def test_help_that_cannot_be_written_is_reported(monkeypatch, capsys):
     assert "cannot write to standard output" in capsys.readouterr().err
 
 
-def test_character_outside_the_encoding_is_replaced(monkeypatch):
+def test_sign_outside_the_encoding_is_replaced(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     monkeypatch.setattr("cclf.cli._run_command", lambda _: print("3.2 ± 0.1") or 0)
@@ -113,8 +111,30 @@ def test_character_outside_the_encoding_is_replaced(monkeypatch):
     assert written.getvalue() == b"3.2 ? 0.1\n"
 
 
+def run_in_shell(command, tmp_path):
+    """Exit code and standard error of a command in which `cclf` is this program."""
+    program = f"cclf() {{ '{sys.executable}' -P -m cclf \"$@\"; }}; {command}"
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow("test_results_that_cannot_be_written_are_reported")
+def test_process_with_standard_output_on_a_full_disk_says_it_in_one_line(tmp_path):
+    reason = "No space left on device; the command finished, but its output is incomplete"
+    line = f"cclf: cannot write to standard output: {reason}\n"
+    assert run_in_shell("cclf methods --json > /dev/full", tmp_path) == (2, line)
+
+
+@pytest.mark.slow("test_training_with_broken_standard_output_concludes_all_runs")
+def test_process_whose_reader_leaves_trains_to_the_end(tmp_path):
+    words = " ".join(tiny_options(tiny_config("toy/reach-1d", "drq")))
+    command = f"(cclf train {words} 2>&1; echo $? > exit_code) | head -1; cat exit_code >&2"
+    assert run_in_shell(command, tmp_path) == (0, "0\n")
+    assert [row["env_steps"] for row in rows(*tmp_path.glob("runs/toy/*/*/*/eval.csv"))][-1] == "60"
+
+
 def test_files_never_take_the_number_of_a_closed_standard_stream():
-    """Otherwise libraries that print to standard error would write into these files."""
+    """Otherwise libraries that print to standard error would print into them."""
     check = "import os; assert os.fstat(2).st_rdev == os.stat(os.devnull).st_rdev"
     program = f"import os; os.close(2); from cclf.cli import main; main(['--version']); {check}"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
@@ -173,7 +193,7 @@ def test_interrupt_before_anything_is_imported_is_one_line(monkeypatch, capfd):
 
 
 def test_package_is_imported_without_other_modules():
-    """The package cannot handle Ctrl-C while it is imported, so this import must be short."""
+    """Ctrl-C may come at any moment of the start; the package itself cannot handle it."""
     program = "import sys; before = set(sys.modules); import cclf.__main__; print(*set(sys.modules) - before)"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert set(out.stdout.split()) == {"cclf", "cclf.__main__"}

@@ -1,4 +1,4 @@
-"""Early ends of a run: another process in its folder, a signal in each phase, a full disk."""
+"""What can end a run early: another process in its folder, a signal in each phase, a full disk."""
 
 import errno
 import fcntl
@@ -21,7 +21,7 @@ from cclf.training.evaluation import EvaluationStoppedError, evaluate, wait_for_
 from cclf.training.workers import LocalPool
 from faulty_envs import REACH
 from test_cli import assert_refused, cclf, contents
-from tiny_runs import CPU, Killed, differing, rows, tables, tiny_config, tiny_options
+from tiny_runs import CPU, Killed, differing, rows, run, tables, tiny_config, tiny_options
 
 CONFIG = tiny_config(method="rad")
 
@@ -76,8 +76,8 @@ with folder_lock(pathlib.Path({str(folder)!r})):
 
 
 def test_lock_waits_for_a_forked_worker_of_a_killed_run(tmp_path, monkeypatch):
-    """A forked worker holds the lock of its parent until it executes another program. The same
-    command, started again at once, must not be refused."""
+    """It holds the lock of its parent until it executes its own program. The same command, started
+    immediately again, must not be refused."""
     monkeypatch.setattr(atomic_files, "LOCK_GRACE_SECONDS", 60.0)
     holder = (tmp_path / "lock").open("a+")
     fcntl.flock(holder, fcntl.LOCK_EX)
@@ -91,7 +91,7 @@ def test_lock_waits_for_a_forked_worker_of_a_killed_run(tmp_path, monkeypatch):
 
 
 def signalled(original, at_call):
-    """A wrapper of `original` that sends SIGTERM to this process in call number `at_call`."""
+    """`original`, which gets SIGTERM in its call number `at_call`."""
     calls = []
 
     def wrapped(*args, **kwargs):
@@ -147,7 +147,7 @@ def test_evaluation_stops_within_a_step():
 def test_kill_after_a_repeated_evaluation_leaves_no_duplicate_row(
     tmp_path, uninterrupted, monkeypatch
 ):
-    """The row is in the file, but its checkpoint was not written: the row must be removed when the
+    """Its row is in the file, its checkpoint is not: the row of that step must be removed when the
     run resumes."""
     folder = tmp_path / CONFIG.run_name()
     with monkeypatch.context() as patch:
@@ -258,6 +258,30 @@ def test_rows_are_synced_to_the_disk_before_each_checkpoint(tmp_path, monkeypatc
     monkeypatch.setattr(checkpoint.Checkpoints, "save", save)
     assert train(tmp_path)[0] == 0
     assert calls == ["sync", "sync", "save"] * 2, "both tables, at steps 30 and 60"
+
+
+@pytest.mark.slow("test_full_disk_ends_the_run_with_the_last_checkpoint_intact")
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_run_on_a_disk_that_is_really_full(tmp_path, uninterrupted, tensorboard):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small disk")
+    try:
+        config = tiny_config(method="rad", tensorboard=tensorboard)
+        filler, folder = disk / "filler", disk / config.run_name()
+        run(tiny_config(method="rad", env_steps=30), folder)
+        filler.write_bytes(bytes(shutil.disk_usage(disk).free - 40_000))
+        code, stdout, err = train(disk, config)
+        assert (code, stdout) == (1, ""), err
+        assert "the disk is full" in err.splitlines()[-1]
+        assert checkpoint.load(folder / "checkpoint")["agent_steps"] == 30
+        filler.unlink()
+        assert train(disk, config)[0] == 0
+        assert_same_end(folder, uninterrupted)
+    finally:
+        subprocess.run(["umount", disk], check=True)
 
 
 # --- readers of the folder

@@ -1,5 +1,5 @@
-"""The Atari environment against a slow independent implementation of its rules on the same
-emulator, and against numbers of OpenCV."""
+"""The Atari environment against a slow, separate reading of its rules on the same emulator, and
+against OpenCV's numbers."""
 
 import functools
 import hashlib
@@ -36,7 +36,7 @@ NUM_ACTIONS |= dict.fromkeys(("DemonAttack", "Pong", "Qbert", "UpNDown"), 6) | {
 
 
 class Stacked(StackedEnv):
-    """A game with its frame stack, and facts of its emulator."""
+    """A game with its frame stack, and what its emulator knows."""
 
     def __init__(self, *arguments, **options):
         super().__init__(AtariGame(*arguments, **options), 4)
@@ -112,12 +112,12 @@ def test_frames_are_never_enlarged():
     np.testing.assert_array_equal(shrunk(picture, 160), picture)
 
 
-# --- an independent implementation of the rules
+# --- the rules, read again
 # --------------------------------------------------------------------------------------------
 
 
 class SlowGame:
-    """The rules of docs/algorithms.md, section by section, with lists and loops."""
+    """Section by section what docs/algorithms.md says, with lists and loops."""
 
     def __init__(self, rom, seed, clip, life_loss, max_raw_frames=108_000):
         self.ale, self.random = emulator(rom, max_raw_frames), np.random.default_rng(seed)
@@ -166,7 +166,7 @@ class SlowGame:
 @pytest.mark.parametrize(
     ("name", "rom", "steps", "in_training", "fewest_ends"),
     [
-        ("Breakout", "breakout", 400, True, 6),  # more ends than the five lives of a game
+        ("Breakout", "breakout", 400, True, 6),  # more than the five lives of a game
         ("MsPacman", "ms_pacman", 100, True, 0),  # rewards are clipped
         ("Qbert", "qbert", 300, True, 1),
         ("Pong", "pong", 120, True, 0),
@@ -306,7 +306,7 @@ def test_a_game_that_ends_during_noops_begins_again():
 
 
 def future(env, steps, seed=11):
-    """A hash of all frames and rewards of a random agent, including resets."""
+    """A fingerprint of all that a random player would meet, resets included."""
     random, seen = np.random.default_rng(seed), hashlib.sha256()
     for _ in range(steps):
         step = env.step(random.integers(env.spec.num_actions))
@@ -320,7 +320,7 @@ def future(env, steps, seed=11):
 @pytest.mark.quick("Assault")
 @pytest.mark.parametrize("name", ["Assault", "KungFuMaster", "Qbert"])
 def test_a_seeded_game_does_not_depend_on_the_previous_one(name):
-    """Two of these games keep bytes of memory when the emulator is reset."""
+    """Two of these keep bytes of memory over a reset of the emulator."""
     fresh, used = whole_games(name, 3), whole_games(name, 4)
     used.reset()
     future(used, 400)

@@ -44,7 +44,7 @@ def test_streams_are_reproducible_independent_and_saved():
         return torch.rand(8, generator=generators[name])
 
     for _ in range(3):
-        draw(ours, "replay")  # must not affect the other streams
+        draw(ours, "replay")  # must not disturb the others
     first = {name: draw(ours, name) for name in STREAMS if name != "replay"}
     for name, values in first.items():
         assert torch.equal(values, draw(theirs, name))
@@ -73,22 +73,36 @@ def test_making_a_run_does_not_change_the_global_random_state():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_runs_with_different_seeds_differ_in_weights_episodes_and_actions():
+def test_runs_with_different_seeds_differ_in_everything_sampled():
     one, two = (make_learner(tiny_config(seed=seed), CPU) for seed in (1, 2))
     # initial weights: every matrix of every network (biases and norms start from constants)
     weights = [dict(learner.algorithm.networks.named_parameters()) for learner in (one, two)]
     same = {name for name, value in weights[0].items() if torch.equal(value, weights[1][name])}
     assert same == {name for name in weights[0] if name.endswith("bias") or ".norm." in name}
-    # first episode, first actions
+    # first episode, first actions, draws from replay, crops
     frames = [learner.env.reset() for learner in (one, two)]
     assert not np.array_equal(*frames)
     for learner, frame in zip((one, two), frames, strict=True):
         learner.replay.begin_episode(frame)
     actions = [[learner.act(0).numpy() for _ in range(5)] for learner in (one, two)]
     assert not np.isclose(*actions).any()
+    for learner in (one, two):
+        for _ in range(30):
+            action = learner.act(0).numpy()
+            learner.observe(action, learner.env.step(action))
+    draws = [learner.replay.sample(16, learner.generators["replay"]).slot for learner in (one, two)]
+    assert not torch.equal(*draws)
+    noise = [
+        learner.algorithm.draw_noise(
+            16, learner.generators["augment"], learner.generators["policy"]
+        )
+        for learner in (one, two)
+    ]
+    for ours, theirs in zip(*(drawn[:4] for drawn in noise), strict=True):
+        assert not torch.equal(ours, theirs)
 
 
-def test_update_draws_random_numbers_from_the_streams_of_their_names():
+def test_a_draw_takes_its_numbers_from_the_streams_of_their_names():
     learner, same = make_learner(tiny_config(), CPU), Generators(1, CPU, CPU)
     for env_steps in range(12):
         learner.step(env_steps)

@@ -29,9 +29,10 @@ from cclf.training.workers import LocalPool, WorkerLostError, WorkerPool, anonym
 from cclf.types import Env
 from faulty_envs import Adder, Faulty
 from test_cli import cclf
-from test_reliability import CONFIG, assert_same_end, signalled, train
-from tiny_runs import CPU, rows, run, tiny_config
+from test_reliability import signalled, train
+from tiny_runs import CPU, differing, rows, run, tables, tiny_config
 
+CONFIG = tiny_config(method="rad")
 SEEDS = [11, 22, 33]
 TIMEOUT_SECONDS = 1.0
 
@@ -65,7 +66,7 @@ def has_ended(pid):
 
 
 def wait_for_end(pids):
-    while not all(has_ended(pid) for pid in pids):  # the timeout of the test ends this loop
+    while not all(has_ended(pid) for pid in pids):  # or until the timeout of the test
         time.sleep(0.02)
 
 
@@ -351,7 +352,13 @@ ASYNCHRONOUS = tiny_config(method="rad", eval_workers=2)
 
 @pytest.fixture(scope="module")
 def uninterrupted(trained):
-    return trained(CONFIG)
+    folder = trained(CONFIG)
+    return checkpoint.load(folder / "checkpoint")["learner"], tables(folder)
+
+
+def assert_same_end(folder, uninterrupted):
+    assert tables(folder) == uninterrupted[1]
+    assert differing(checkpoint.load(folder / "checkpoint")["learner"], uninterrupted[0]) == []
 
 
 def test_asynchronous_evaluation_does_not_change_training(tmp_path, uninterrupted, monkeypatch):
@@ -392,6 +399,20 @@ def use_faulty_eval_workers(monkeypatch, fault, place, at_call=1, timeout_second
         "WorkerPool",
         lambda factories, *args: WorkerPool([make] * len(factories), *args, timeout_seconds),
     )
+
+
+@pytest.mark.slow("test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal")
+def test_signal_during_asynchronous_evaluation_saves_the_run(tmp_path, uninterrupted, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "STOP_GRACE_SECONDS", 60.0)
+        patch.setattr(loop, "poll", signalled(loop.poll, 7))
+        code, _, err = train(tmp_path, ASYNCHRONOUS)
+    assert code == 75
+    assert "stopped at 37 env steps and saved" in err.splitlines()[-1], (
+        "the evaluation ended within the grace period"
+    )
+    assert train(tmp_path, ASYNCHRONOUS)[0] == 0
+    assert_same_end(tmp_path / ASYNCHRONOUS.run_name(), uninterrupted)
 
 
 @pytest.mark.slow("test_resume_after_a_stop_during_asynchronous_evaluation_is_bitwise_equal")
