@@ -77,18 +77,14 @@ def final_return(task, method, folder, prepare=lambda _: None):
     return float(rows(folder / "eval.csv")[-1]["return_mean"])
 
 
-@pytest.mark.slow(
-    "algorithms/test_sac.py::test_six_updates_equal_those_of_the_released_code"
-)
+@pytest.mark.slow("algorithms/test_sac.py::test_six_updates_equal_those_of_the_released_code")
 @pytest.mark.parametrize(("task", "method"), RUNS)
 def test_a_method_solves_the_toy_from_pixels(tmp_path, task, method):
     reached, best = final_return(task, method, tmp_path), optimum(task)
     assert reached >= BAR * best, f"{method} on {task}: {reached:.1f} of {best:.1f}"
 
 
-@pytest.mark.slow(
-    "algorithms/test_sac.py::test_six_updates_equal_those_of_the_released_code"
-)
+@pytest.mark.slow("algorithms/test_sac.py::test_six_updates_equal_those_of_the_released_code")
 @pytest.mark.parametrize(("task", "method"), RUNS)
 def test_with_shuffled_rewards_it_does_not(tmp_path, task, method):
     reached, best = final_return(task, method, tmp_path, shuffle), optimum(task)
