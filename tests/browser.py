@@ -20,10 +20,10 @@ DEADLINE_SECONDS = 60
 
 
 def find() -> str:
-    """The browser's path. Without one the test fails: a page nobody opened is not a page that
-    works."""
-    asked = os.environ.get("CCLF_BROWSER")
-    found = asked or next((path for path in map(shutil.which, NAMES) if path), None)
+    """The path of the browser. Without a browser the test fails."""
+    found = os.environ.get("CCLF_BROWSER") or next(
+        (path for path in map(shutil.which, NAMES) if path), None
+    )
     assert found, "no Chromium found: run scripts/browser.sh, or name one in CCLF_BROWSER"
     return found
 

@@ -1,5 +1,5 @@
-"""What every test starts from: one thread, so that sums have one order, no deadline on shared
-machines, its own signals, no trace in the user's caches nor beside the code."""
+"""Settings of all tests: one thread, so that sums have one order; no deadlines of hypothesis; signal
+handlers are restored; caches are in a temporary folder."""
 
 import fcntl
 import hashlib

@@ -16,7 +16,7 @@ class Published(nn.Sequential):
         super().__init__(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
-        assert images.is_contiguous(), "so that whoever calls view() can"
+        assert images.is_contiguous(), "so that view() can be called"
         return super().forward(images).permute(0, 2, 3, 1).flatten(1)
 
 

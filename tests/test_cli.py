@@ -282,7 +282,7 @@ def test_run_folder_has_the_files_of_the_contract(finished):
         assert len(returns) == int(row["episodes"]) == 2
         assert float(row["return_mean"]) == pytest.approx(sum(returns) / 2)
     assert (folder / "episode-60.mp4").stat().st_size > 1_000
-    assert [path.name for path in out.iterdir()] == ["toy"], "nothing beside the run folder"
+    assert [path.name for path in out.iterdir()] == ["toy"], "only the folder of the run"
 
 
 def test_finished_run_prints_the_next_commands(finished):

@@ -330,7 +330,7 @@ def test_matches_are_the_probabilities_of_each_key() -> None:
     distinct = make_framework(3, selection="all", negatives="distinct").match_probabilities(
         twins, identity, identity
     )[0]
-    assert distinct[:, 1].tolist() == [0.0, 0.0, 0.0], "a copy is nobody to be taken for"
+    assert distinct[:, 1].tolist() == [0.0, 0.0, 0.0], "a copy is not a possible match"
 
 
 def test_contrastive_loss_has_gradients_for_the_query_and_w_but_not_for_the_key() -> None:

@@ -136,13 +136,13 @@ def test_bench_refuses_invalid_options_before_it_measures(words, monkeypatch, ca
     [("cpu", 0, None), ("cpu", 3, 3), ("cuda", 0, 1), ("cuda", 3, 3)],
 )
 def test_default_number_of_threads_with_a_gpu_is_one(monkeypatch, device, asked, expected):
-    told = []
-    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    requested = []
+    monkeypatch.setattr(torch, "set_num_threads", requested.append)
     config = tiny("rainbow")
     devices.configure_torch(
         replace(config, run=replace(config.run, threads=asked)), torch.device(device)
     )
-    assert told == [expected] * (expected is not None)
+    assert requested == [expected] * (expected is not None)
 
 
 def test_tasks_of_different_algorithms_do_not_train_together():

@@ -186,8 +186,10 @@ def test_resume_after_a_signal_in_any_phase_is_bitwise_equal(
         patch.setattr(owner, name, signalled(getattr(owner, name), number))
         code, _, err = train(tmp_path)
     assert code == 75
-    told = [int(line.split()[2]) for line in err.splitlines() if line.startswith("stopped at")]
-    assert told == [steps for steps in saved if steps is not None]
+    reported_steps = [
+        int(line.split()[2]) for line in err.splitlines() if line.startswith("stopped at")
+    ]
+    assert reported_steps == [steps for steps in saved if steps is not None]
     assert ("stopped in the final evaluation" in err) == (None in saved)
     code, _, err = train(tmp_path)
     assert code == 0, err

@@ -140,12 +140,12 @@ def computed_intervals() -> list[statistics.Interval]:
 
 @pytest.mark.parametrize("name", ["README.md", "docs/results.md", "docs/curiosity.md"])
 def test_intervals_in_sentences_equal_those_of_the_data(name: str) -> None:
-    told = WITH_INTERVAL.findall(sentences(name))
-    assert len(told) > 5
+    statements = WITH_INTERVAL.findall(sentences(name))
+    assert len(statements) > 5
     known = [*known_intervals(), *computed_intervals()]
     unknown = [
         words
-        for words in told
+        for words in statements
         if not any(
             all(
                 printed(float(value), word) == word for value, word in zip(each, words, strict=True)

@@ -181,12 +181,12 @@ def test_published_curves_end_where_ours_end() -> None:
     rows = [row("drq-v2", 1, steps, 5.0, task=task) for steps in (100_000, 200_000)]
     (found,) = curves.with_published(curves.panels(rows)).values()
     assert list(found) == ["drq-v2", "drq-v2, published"]
-    told = found["drq-v2, published"]
-    assert told.env_steps.tolist() == [100_000, 200_000], "500,000 and more were published too"
-    assert told.returns[:3].tolist() == [[518.3, 642.5], [579.1, 793.8], [2.8, 3.4]]
-    assert len(told.returns) == 9
+    published = found["drq-v2, published"]
+    assert published.env_steps.tolist() == [100_000, 200_000], "500,000 and more were published too"
+    assert published.returns[:3].tolist() == [[518.3, 642.5], [579.1, 793.8], [2.8, 3.4]]
+    assert len(published.returns) == 9
     others = curves.panels([row("cclf", 1, 100_000, task=task)])
-    assert curves.with_published(others) == others, "nobody asked for DrQ-v2"
+    assert curves.with_published(others) == others, "DrQ-v2 is not among them"
 
 
 def test_logged_quantity_is_drawn_from_zero_with_its_name_only_among_several() -> None:

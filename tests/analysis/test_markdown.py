@@ -31,8 +31,8 @@ def test_notes_follow_their_number_and_the_best_is_bold() -> None:
         "| task | x |\n| --- | --- |\n"
         "| Pong | **1.0 ± 0.1** [0.9, 1.1] (some failed, published 2) |\n"
     )
-    told = table((Cell("A claim", ("its source",), "claim"), Cell("held", ("why",), "held")))
-    assert told.endswith("| A claim | **held**: why |\n")
+    text = table((Cell("A claim", ("its source",), "claim"), Cell("held", ("why",), "held")))
+    assert text.endswith("| A claim | **held**: why |\n")
     assert "| Pong | – (published 2) |" in table((Cell("Pong"), Cell("–", ("published 2",))))
 
 
