@@ -274,3 +274,34 @@ def test_imports_of_the_package_name_modules_that_exist():
     for name in FILES:
         for module in own_imports(name):
             assert {module, f"{module}/__init__"} & set(FILES), f"{name} imports {module}"
+
+
+def test_no_module_has_a_catch_all_name():
+    assert not {Path(name).name for name in FILES} & {"utils", "util", "helpers", "misc", "common"}
+
+
+def test_classes_inherit_from_records_interfaces_errors_and_options_only():
+    """Interfaces are protocols, abstract classes, and a few classes whose methods have defaults."""
+    allowed = {
+        *("nn.Module", "torch.autograd.Function", "NamedTuple", "TypedDict", "Generic"),
+        *("MachineInfo", "machine.MachineInfo", "RendererInfo", "Facts"),  # keys of dicts
+        *(
+            "Protocol",
+            "ABC",
+            "CuriosityMeasure",
+            "AbsoluteMeasure",
+            "ReplaySettings",
+            "OffPolicySettings",
+            "OffPolicyBase",
+            "ReplayBase",
+            "Pool",
+        ),
+    }
+    bases_of = {
+        (place, node.name): {ast.unparse(base).partition("[")[0] for base in node.bases}
+        for place, node in nodes(ast.ClassDef)
+    }
+    allowed |= {name for (_, name), bases in bases_of.items() if bases & {"Protocol", "ABC"}}
+    for (place, name), bases in bases_of.items():
+        others = {base for base in bases - allowed if not base.endswith(("Error", "Options"))}
+        assert not others, f"{place}: {name}"

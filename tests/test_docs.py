@@ -3,6 +3,7 @@ commands."""
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import cclf
 from cclf import cli, config, equations, presets
@@ -193,3 +195,36 @@ def test_figures_of_the_readme_exist_for_light_and_dark_screens():
     with_dark = [path for path in light if "-light." in path]
     assert dark == [path.replace("-light.", "-dark.") for path in with_dark]
     assert all((ROOT / path).stat().st_size > 1_000 for path in (*light, *dark))
+
+
+def test_every_cell_about_another_library_names_its_file():
+    """At the commit that was read."""
+    text = (DOCS / "comparison.md").read_text()
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert len(tables) == 2
+    commits, bare = [], []
+    for table in tables:
+        _, _, *lines, last = (line.split("|")[1:-1] for line in table.splitlines())
+        assert last[0].strip() == "last commit read"
+        commits += [cell.split(",")[0].strip() for cell in last[2:]]
+        cells = [cell for line in lines for cell in line[2:] if cell.strip()]
+        bare += [cell for cell in cells if "([file](https://github.com/" not in cell]
+    assert bare == [], "cells without a file"
+    read = re.findall(r"https://github\.com/[^/]+/[^/]+/(?:blob|tree)/(\w+)", text)
+    assert len(read) > 40
+    assert [name for name in read if not name.startswith(tuple(commits))] == []
+
+
+def test_share_of_samples_in_which_all_pairs_of_crops_select_another_pair():
+    origins = torch.randint(16, (5, 100_000, 2), generator=torch.Generator().manual_seed(0))
+    with_anchor = equations.overlap(origins[:1], origins[1:], 84).amin(0)
+    pairs = itertools.combinations(range(5), 2)
+    of_all = torch.stack([equations.overlap(origins[i], origins[j], 84) for i, j in pairs]).amin(0)
+    share = f"{(of_all < with_anchor).double().mean():.0%}".replace("%", " %")
+    words = " ".join((DOCS / "method.md").read_text().split())
+    assert f"another pair in {share} of samples" in words
+
+
+def test_documents_are_short():
+    lines = {page.name: page.read_text().count("\n") for page in DOCS.glob("*.md")}
+    assert sum(lines.values()) <= 2_000, lines
